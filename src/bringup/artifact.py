@@ -1,0 +1,87 @@
+"""The JSON documents that stages hand to each other (docs/design.md §4).
+
+Every document has ``schema`` ("name/version"), ``status`` and ``reason``.  A result that says
+no is a result: it is written like any other, with a reason that a person can act on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from bringup.redact import redacted
+
+Document = dict[str, Any]
+Status = Literal["ok", "failed", "refused", "wrong", "skipped"]
+
+STOPS: frozenset[str] = frozenset({"failed", "refused", "skipped"})
+"""Statuses after which no later stage of the experiment runs."""
+
+
+def reason(
+    class_: str, message: str, *, evidence: Iterable[str] = (), hint: str | None = None
+) -> Document:
+    """Say why: a class to group by, one sentence, the lines that show it, what to try."""
+    return {"class": class_, "message": message, "evidence": list(evidence), "hint": hint}
+
+
+def document(
+    schema: str, status: Status = "ok", reason: Document | None = None, **fields: Any
+) -> Document:
+    """Return a document with its head first, then ``fields`` as given."""
+    return {"schema": schema, "status": status, "reason": reason, **fields}
+
+
+def skipped(schema: str, cause: Document, **fields: Any) -> Document:
+    """Return the document of a stage that did not run because of ``cause``, an earlier document.
+
+    The first cause is handed on, not repeated: skipping a skipped stage names the same one.
+    """
+    first = cause["reason"] or reason(cause["status"], f"{cause['schema']} says {cause['status']}")
+    if cause["status"] != "skipped":
+        stage = cause["schema"].partition("/")[0]
+        first = {**first, "message": f"{stage} {cause['status']}: {first['message']}"}
+    return document(schema, "skipped", first, **fields)
+
+
+def stopping(*documents: Document) -> Document | None:
+    """Return the first of ``documents`` after which nothing more may run, or None."""
+    return next((each for each in documents if each["status"] in STOPS), None)
+
+
+def read(path: str | os.PathLike[str]) -> Document:
+    """Read a document.
+
+    Raises:
+        ValueError: the file is no JSON object; the message names it.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        loaded = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path}: holds a {type(loaded).__name__}, not an object")
+    return loaded
+
+
+def write(path: str | os.PathLike[str], document: Document) -> None:
+    """Write ``document`` whole or not at all, without secrets; same content, same bytes.
+
+    Raises:
+        ValueError: a number in it is not finite (JSON has no NaN; a missing figure is ``null``).
+    """
+    text = json.dumps(redacted(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, text)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(target)

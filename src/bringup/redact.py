@@ -1,0 +1,78 @@
+"""Keep secrets out of everything that is written: artefacts, logs, command lines.
+
+A secret is known by its name (a flag or variable that holds keys), by its shape (tokens of the
+hubs and clouds that people really use), or by its value: what the variables of this process that
+are named like secrets hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+HIDDEN = "[hidden]"
+
+SECRET_NAME = re.compile(
+    r"(?i)(^|[-_.])(api[-_]?key|admin[-_]?api[-_]?key|secret|passwd|password|credentials?|"
+    r"(access|auth|hf|hub|bearer|session|github|gitlab|refresh)[-_]?token|token|private[-_]?key)$"
+)
+"""Names of flags, variables and keys whose value is never written."""
+
+SECRET_SHAPE = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|"
+    r"github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{16}|"
+    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:(?<=bearer )[A-Za-z0-9._~+/-]{16,})"
+)
+"""Values that are secrets wherever they stand."""
+
+SHORTEST_VALUE = 8
+"""A shorter value of a secret variable is not searched for in texts: it would hit plain words."""
+
+T = TypeVar("T")
+
+
+def redacted(value: T) -> T:
+    """Return ``value`` (text, argv, or a JSON document) with every secret replaced."""
+    return cast(T, _redacted(value, ""))
+
+
+def _redacted(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _redacted(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return _redacted_items(list(value))
+    if isinstance(value, str):
+        return HIDDEN if SECRET_NAME.search(name) and value else redacted_text(value)
+    return value
+
+
+def _redacted_items(items: list[Any]) -> list[Any]:
+    """Redact a list, in which an argument that follows a secret flag is a secret."""
+    clean: list[Any] = []
+    flag = ""
+    for item in items:
+        clean.append(_redacted(item, flag))
+        flag = item.lstrip("-") if isinstance(item, str) and item.startswith("--") else ""
+    return clean
+
+
+def redacted_text(text: str) -> str:
+    """Return ``text`` without tokens, and without the values of this process's secret variables."""
+    for value in _secret_values():
+        text = text.replace(value, HIDDEN)
+    text = re.sub(
+        r"(?i)(--?[\w-]*(?:api-key|token|password|secret)[ =])(\S+)", rf"\1{HIDDEN}", text
+    )
+    return SECRET_SHAPE.sub(HIDDEN, text)
+
+
+@cache
+def _secret_values() -> tuple[str, ...]:
+    return tuple(
+        value
+        for name, value in os.environ.items()
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST_VALUE
+    )
