@@ -1,0 +1,26 @@
+# The pipeline, one stage a file in workflow/rules.  Each experiment goes
+# metadata → detect → engine → reading → plan → weights → launch → probe → point → report.
+from snakemake.utils import min_version
+
+min_version("9.25")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/hardware.smk"
+include: "workflow/rules/quantize.smk"
+include: "workflow/rules/metadata.smk"
+include: "workflow/rules/detect.smk"
+include: "workflow/rules/engine.smk"
+include: "workflow/rules/reading.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/weights.smk"
+include: "workflow/rules/launch.smk"
+include: "workflow/rules/probe.smk"
+include: "workflow/rules/point.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "results/report.md",

@@ -1,0 +1,208 @@
+"""Resolve the config into experiments: defaults merged, matrices expanded, references checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bringup.config import schema as checks
+from bringup.config.merge import canonical, combinations, matches, merged, without_nulls
+from bringup.config.source import ConfigError, Path_, Source, read
+from bringup.paths import PROJECT
+
+SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
+
+SHORT_FLAGS = {"backend": "moe-runner-backend"}
+"""Short names of server arguments, in the config only."""
+
+ENTRIES = ("checkpoint", "engine")
+"""What a matrix may vary besides server arguments."""
+
+ROLES = {
+    "checkpoint": "checkpoint",
+    "draft": "checkpoint",
+    "engine": "engine",
+    "baseline": "experiment",
+}
+"""What the value of a key names."""
+
+SEPARATOR = "--"
+"""Stands between the parts of a name that a matrix made; nobody else may use it."""
+
+NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked config.  Entries are canonical: equal content, equal text."""
+
+    checkpoints: dict[str, Entry]
+    engines: dict[str, Entry]
+    experiments: dict[str, Entry]
+    """Resolved: ``name, study, checkpoint, engine, requires, server, env, probes, sweep`` and,
+    where given, ``baseline, draft, force, accept_conflict, accept_misreading, varied``."""
+    hardware: Entry | None
+
+    def studies(self) -> list[str]:
+        """Return the names of the studies, in the order of the file."""
+        return list(dict.fromkeys(entry["study"] for entry in self.experiments.values()))
+
+    def only(self, study: str) -> Config:
+        """Return this config narrowed to one study.
+
+        Raises:
+            ConfigError: there is no such study.
+        """
+        if study not in self.studies():
+            near = checks.closest(study, self.studies())
+            known = near or f"; there are: {', '.join(self.studies())}"
+            raise ConfigError([f"--config study={study}: no experiment has this study{known}"])
+        chosen = {n: entry for n, entry in self.experiments.items() if entry["study"] == study}
+        return Config(self.checkpoints, self.engines, chosen, self.hardware)
+
+
+Backends = Callable[[Entry | None], Iterable[str]]
+"""Returns what ``backend: all`` stands for on the machine that ``hardware:`` describes, if it does."""
+
+
+def load(path: Path, *, backends: Backends) -> Config:
+    """Read, check and resolve the config at ``path``.
+
+    Args:
+        path: the YAML file.
+        backends: is called if ``backend: all`` is used.
+
+    Raises:
+        ConfigError: with every problem found, one line each.
+    """
+    source = read(path)
+    schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
+    _raise(source, checks.problems(without_nulls(source.data), schema))
+    _raise(source, _double_flags(source.data))
+    _raise(source, _wrong_matrices(source.data))
+    expanded = list(_expanded(source.data, backends))
+    _raise(source, _wrong_expansions(source.data, expanded))
+    complete = [
+        (written, checks.with_defaults(entry, schema, "resolved")) for written, entry in expanded
+    ]
+    _raise(source, _wrong_entries(source.data, complete, schema))
+    return Config(
+        checkpoints=canonical(without_nulls(source.data["checkpoints"])),
+        engines=canonical(without_nulls(source.data["engines"])),
+        experiments={entry["name"]: canonical(entry) for _, entry in complete},
+        hardware=canonical(source.data.get("hardware")),
+    )
+
+
+def _raise(source: Source, found: Iterable[checks.Problem]) -> None:
+    problems = list(dict.fromkeys(source.problem(path, message) for path, message in found))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _double_flags(data: Entry) -> Iterator[checks.Problem]:
+    """Find server arguments that are given by their short and their long name at once."""
+    places: list[tuple[Path_, Entry]] = [(("defaults",), data.get("defaults") or {})]
+    places += [(("experiments", name), own or {}) for name, own in data["experiments"].items()]
+    for path, entry in places:
+        for short, long in SHORT_FLAGS.items():
+            if {short, long} <= set(entry.get("server") or {}):
+                message = f"is short for {long}, which stands here too; keep one of the two"
+                yield (*path, "server", short), message
+
+
+def _wrong_matrices(data: Entry) -> Iterator[checks.Problem]:
+    for name, own in data["experiments"].items():
+        matrix = (own or {}).get("matrix", {})
+        path = ("experiments", name)
+        for key, values in matrix.items():
+            if values == "all" and key != "backend":
+                yield (*path, "matrix", key), "all is for backend; right: a list of values"
+        for index, pattern in enumerate((own or {}).get("exclude", [])):
+            for key, value in pattern.items():
+                values = matrix.get(key, [])
+                if values != "all" and value not in values:
+                    message = f"leaves out {key}: {value}, which the matrix doesn't have"
+                    yield (*path, "exclude", index), message + checks.closest(str(value), values)
+
+
+def _expanded(data: Entry, backends: Backends) -> Iterator[tuple[str, Entry]]:
+    """Yield (name in the file, experiment) for every experiment and matrix combination."""
+    defaults = _spelled_out(data.get("defaults") or {})
+    for written, own in data["experiments"].items():
+        entry = {"name": written, **merged(defaults, _spelled_out(own or {}))}
+        matrix, exclude = entry.pop("matrix", {}), entry.pop("exclude", [])
+        fields = {
+            key: list(backends(data.get("hardware"))) if values == "all" else values
+            for key, values in matrix.items()
+        }
+        for choice in combinations(fields):
+            if not any(matches(choice, pattern) for pattern in exclude):
+                yield written, _chosen(entry, choice)
+
+
+def _spelled_out(entry: Entry) -> Entry:
+    """Return ``entry`` with the short names of server arguments written out."""
+    if "server" not in entry or entry["server"] is None:
+        return entry
+    server = {SHORT_FLAGS.get(flag, flag): value for flag, value in entry["server"].items()}
+    return {**entry, "server": server}
+
+
+def _chosen(entry: Entry, choice: Entry) -> Entry:
+    """Return the experiment of one matrix combination, named after its values."""
+    if not choice:
+        return entry
+    words = [str(v).lower() if isinstance(v, bool) else str(v) for v in choice.values()]
+    own = {key: value for key, value in choice.items() if key in ENTRIES}
+    server = {SHORT_FLAGS.get(k, k): value for k, value in choice.items() if k not in ENTRIES}
+    return {
+        **entry,
+        **own,
+        "name": SEPARATOR.join([entry["name"], *words]),
+        "server": {**entry.get("server", {}), **server},
+        "varied": choice,
+    }
+
+
+def _wrong_expansions(data: Entry, expanded: list[tuple[str, Entry]]) -> Iterator[checks.Problem]:
+    """Find matrices that leave nothing over, and values that can't be part of a name."""
+    left = {written for written, _ in expanded}
+    for written in data["experiments"]:
+        if written not in left:
+            yield ("experiments", written, "exclude"), "leaves out every combination"
+    for written, entry in expanded:
+        for key, value in entry.get("varied", {}).items():
+            if isinstance(value, str) and not NAME_PART.fullmatch(value):
+                message = f"{value!r} can't be part of an experiment's name"
+                yield ("experiments", written, "matrix", key), message
+
+
+def _wrong_entries(
+    data: Entry, complete: list[tuple[str, Entry]], schema: Entry
+) -> Iterator[checks.Problem]:
+    """Hold every resolved experiment against the schema and against what it refers to."""
+    part = {**schema["$defs"]["resolved"], "$defs": schema["$defs"]}
+    names = [entry["name"] for _, entry in complete]
+    for written, entry in complete:
+        place: Path_ = ("experiments", written)
+        for path, message in checks.problems(entry, part):
+            yield (*place, *path), message
+        for key, known in (
+            ("checkpoint", data["checkpoints"]),
+            ("draft", data["checkpoints"]),
+            ("engine", data["engines"]),
+            ("baseline", names),
+        ):
+            if key in entry and entry[key] not in known:
+                near = checks.closest(entry[key], known) or f"; there are: {', '.join(known)}"
+                yield (*place, key), f"there is no {ROLES[key]} {entry[key]!r}{near}"
+        if entry.get("baseline") == entry["name"]:
+            yield (*place, "baseline"), "is the experiment itself; name another one"

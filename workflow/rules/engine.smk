@@ -1,0 +1,21 @@
+def engine_files(wildcards):
+    """Input function: the patch files that an engine's entry names."""
+    patches = CONFIG.engines[wildcards.engine].get("patches", [])
+    return [patch["file"] for patch in patches if "file" in patch]
+
+
+rule engine:
+    input:
+        code=code("engine"),
+        patches=engine_files,
+    output:
+        "results/engines/{engine}/engine.json",
+    log:
+        "results/engines/{engine}/patches.log",
+    conda:
+        "../../envs/workflow.yaml"
+    params:
+        entry=lambda wildcards: CONFIG.engines[wildcards.engine],
+        cuda=bool(HARDWARE["gpus"]),
+    script:
+        "../scripts/engine.py"

@@ -1,0 +1,20 @@
+# launch, probe and point lease the same server (docs/design.md §5). Later stages come first, so
+# that each experiment's server is loaded once.
+rule launch:
+    input:
+        code=code("launch"),
+        plan="results/experiments/{experiment}/plan.json",
+        weights="results/experiments/{experiment}/weights.json",
+        engine=of_engine,
+    output:
+        server="results/experiments/{experiment}/server.json",
+        script="results/experiments/{experiment}/serve.sh",
+    log:
+        "results/experiments/{experiment}/logs/launch.log",
+    conda:
+        "../../envs/workflow.yaml"
+    priority: 10
+    resources:
+        gpu=gpus,
+    script:
+        "../scripts/launch.py"

@@ -1,0 +1,44 @@
+rule plan:
+    input:
+        code=code("plan"),
+        hardware="results/hardware.json",
+        format=of_checkpoint("format"),
+        engine=of_engine,
+        reading=reading_of,
+    output:
+        "results/experiments/{experiment}/plan.json",
+    log:
+        "results/experiments/{experiment}/logs/plan.log",
+    conda:
+        "../../envs/workflow.yaml"
+    params:
+        entry=experiment_entry(
+            "name",
+            "checkpoint",
+            "draft",
+            "engine",
+            "requires",
+            "server",
+            "env",
+            "force",
+            "accept_conflict",
+            "accept_misreading",
+        ),
+        screened=lambda wildcards: SCREENED.get(wildcards.experiment),
+    script:
+        "../scripts/plan.py"
+
+
+# What a full run would cost, told before it is run.
+rule plans:
+    input:
+        code=code("plans"),
+        plans=expand("results/experiments/{name}/plan.json", name=CONFIG.experiments),
+    output:
+        "results/plans.md",
+    log:
+        "results/logs/plans.log",
+    conda:
+        "../../envs/workflow.yaml"
+    script:
+        "../scripts/plans.py"

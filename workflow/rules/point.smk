@@ -1,0 +1,28 @@
+def sweep_without_levels(wildcards):
+    """Params function: how to measure, without the list of levels: adding one runs that one."""
+    sweep = CONFIG.experiments[wildcards.experiment]["sweep"]
+    return {key: value for key, value in sweep.items() if key != "concurrency"}
+
+
+rule point:
+    input:
+        code=code("point"),
+        suites=suites,
+        plan="results/experiments/{experiment}/plan.json",
+        weights="results/experiments/{experiment}/weights.json",
+        engine=of_engine,
+        probe="results/experiments/{experiment}/probe.json",
+    output:
+        "results/experiments/{experiment}/points/c{concurrency}.json",
+    log:
+        "results/experiments/{experiment}/logs/c{concurrency}.log",
+    conda:
+        "../../envs/workflow.yaml"
+    priority: 30
+    resources:
+        gpu=gpus,
+    params:
+        probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],
+        sweep=sweep_without_levels,
+    script:
+        "../scripts/point.py"

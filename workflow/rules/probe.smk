@@ -1,0 +1,27 @@
+def suites(wildcards):
+    """Input function: the probe suites of an experiment, the user's own before ours."""
+    names = CONFIG.experiments[wildcards.experiment]["probes"]["suites"]
+    return [os.path.relpath(probes.suite_file(name)) for name in names]
+
+
+rule probe:
+    input:
+        code=code("probe"),
+        suites=suites,
+        plan="results/experiments/{experiment}/plan.json",
+        weights="results/experiments/{experiment}/weights.json",
+        engine=of_engine,
+        server="results/experiments/{experiment}/server.json",
+    output:
+        "results/experiments/{experiment}/probe.json",
+    log:
+        "results/experiments/{experiment}/logs/probe.log",
+    conda:
+        "../../envs/workflow.yaml"
+    priority: 20
+    resources:
+        gpu=gpus,
+    params:
+        probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],
+    script:
+        "../scripts/probe.py"
