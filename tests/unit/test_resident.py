@@ -1,0 +1,226 @@
+"""A process outlives the job that started it, but never its workflow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bringup import resident
+from bringup.resident import CappedLog, Home, Spec, State
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(autouse=True)
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run folder of the test's own, in which nothing may be left."""
+    monkeypatch.setenv("BRINGUP_RUN", str(tmp_path / "run"))
+    monkeypatch.setenv("BRINGUP_OWNER", str(os.getpid()))
+    yield tmp_path / "run"
+    for home, _ in Home.all_live():
+        home.stop()
+
+
+@pytest.fixture
+def workflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for the workflow's main process."""
+    process = subprocess.Popen(["sleep", "600"])
+    monkeypatch.setenv("BRINGUP_OWNER", str(process.pid))
+    yield process
+    process.kill()
+    process.wait()
+
+
+def python(code: str, **options: object) -> Spec:
+    return Spec("test", (sys.executable, "-c", code), **options)  # type: ignore[arg-type]
+
+
+def until(happens: Callable[[], bool], within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not happens():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def run_once(spec: Spec, tmp_path: Path, idle_s: float = 60) -> State:
+    """Use the process as a job would, and leave it."""
+    with resident.running(spec, log=tmp_path / "it.log", idle_s=idle_s) as state:
+        return state
+
+
+def test_the_next_job_finds_the_same_process(tmp_path: Path) -> None:
+    first = run_once(python(SLEEPER), tmp_path)
+    again = run_once(python(SLEEPER), tmp_path)
+    assert again == first
+    assert not gone(first.pid)
+
+
+def test_another_spec_is_another_process(tmp_path: Path) -> None:
+    one = run_once(python(SLEEPER), tmp_path)
+    two = run_once(python(SLEEPER, env={"A": "1"}), tmp_path)
+    assert one.pid != two.pid
+
+
+def test_jobs_that_start_it_at_once_share_one(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from bringup import resident;"
+        f"spec = resident.Spec('test', (sys.executable, '-c', {SLEEPER!r}));"
+        f"log = Path({str(tmp_path / 'it.log')!r});"
+        "context = resident.running(spec, log=log, idle_s=60);"
+        "print(context.__enter__().boot)"
+    )
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert len({job.communicate()[0] for job in jobs}) == 1
+
+
+def test_it_ends_when_unused_but_not_while_used(tmp_path: Path) -> None:
+    with resident.running(python(SLEEPER), log=tmp_path / "it.log", idle_s=0.3) as state:
+        time.sleep(0.8)  # longer than it may be idle
+        assert not gone(state.pid)
+    until(lambda: gone(state.pid))
+    until(lambda: gone(state.supervisor))
+    assert Home.of(python(SLEEPER)).state().ending == "idle"
+
+
+def test_it_ends_with_its_workflow(tmp_path: Path, workflow: subprocess.Popen[bytes]) -> None:
+    with resident.running(python(SLEEPER), log=tmp_path / "it.log", idle_s=60) as state:
+        workflow.kill()
+        workflow.wait()
+        until(lambda: gone(state.pid), 2)
+    until(lambda: gone(state.supervisor), 2)
+    assert Home.of(python(SLEEPER)).state().ending == "owner"
+
+
+def test_it_lives_as_long_as_the_last_workflow_that_uses_it(
+    tmp_path: Path, workflow: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = run_once(python(SLEEPER), tmp_path)
+    other = subprocess.Popen(["sleep", "600"])
+    monkeypatch.setenv("BRINGUP_OWNER", str(other.pid))
+    assert run_once(python(SLEEPER), tmp_path).pid == state.pid
+    workflow.kill()
+    workflow.wait()
+    time.sleep(3 * resident.TICK_S)
+    assert not gone(state.pid)
+    other.kill()
+    other.wait()
+    until(lambda: gone(state.pid))
+
+
+def test_a_killed_supervisor_takes_it_along(tmp_path: Path) -> None:
+    state = run_once(python(SLEEPER), tmp_path)
+    os.kill(state.supervisor, signal.SIGKILL)
+    until(lambda: gone(state.pid))
+    assert run_once(python(SLEEPER), tmp_path).pid != state.pid
+
+
+def test_stop_returns_when_all_of_it_is_gone(tmp_path: Path) -> None:
+    stubborn = (
+        "import os, signal, subprocess, sys, time;"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "one = subprocess.Popen(['sleep', '600']);"
+        "other = subprocess.Popen(['sleep', '600'], start_new_session=True);"
+        "print(one.pid, other.pid, flush=True); time.sleep(600)"
+    )
+    spec = python(stubborn, grace_s=0.3)
+    log = tmp_path / "it.log"
+    state = run_once(spec, tmp_path)
+    until(lambda: len(log.read_text().splitlines()) == 2)
+    children = [int(pid) for pid in log.read_text().splitlines()[1].split()]
+    Home.of(spec).stop()
+    assert all(gone(pid) for pid in [state.pid, *children])
+    assert Home.of(spec).state().exit_code == -signal.SIGKILL
+
+
+def test_its_own_end_is_told(tmp_path: Path) -> None:
+    spec = python("print('out of luck'); raise SystemExit(3)")
+    run_once(spec, tmp_path)
+    Home.of(spec).wait_for_end()
+    state = Home.of(spec).state()
+    assert (state.ending, state.exit_code) == ("exited", 3)
+    lines = (tmp_path / "it.log").read_text().splitlines()
+    assert lines[1] == "out of luck"
+    assert lines[2].endswith("ended (exited), exit code 3")
+
+
+def test_what_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file or directory: '/nowhere/python'"):
+        run_once(Spec("test", ("/nowhere/python",)), tmp_path)
+    assert not list(Home.all_live())
+
+
+def test_older_logs_are_kept(tmp_path: Path) -> None:
+    for number in range(7):
+        spec = python(f"print('life', {number})")
+        run_once(spec, tmp_path)
+        Home.of(spec).wait_for_end()
+    newest_first = [tmp_path / "it.log", *(tmp_path / f"it.{age}.log" for age in range(1, 5))]
+    assert [log.read_text().splitlines()[1] for log in newest_first] == [
+        f"life {number}" for number in (6, 5, 4, 3, 2)
+    ]
+    assert len(list(tmp_path.glob("*.log"))) == 5
+
+
+def test_environment_and_placeholders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNWANTED", "1")
+    code = "import os, sys; print(os.environ.get('UNWANTED'), os.environ['A'], sys.argv[1:])"
+    spec = Spec(
+        "test",
+        (sys.executable, "-c", code, "{home}/socket", '{"json": "{port}"}'),
+        env={"UNWANTED": None, "A": "b"},
+    )
+    resident.start(spec, log=tmp_path / "it.log", idle_s=60, fill={"port": "123"})
+    Home.of(spec).wait_for_end()
+    socket = Home.of(spec).folder / "socket"
+    shown = (tmp_path / "it.log").read_text().splitlines()[1]
+    assert shown == f"""None b ['{socket}', '{{"json": "123"}}']"""
+
+
+def test_secrets_are_written_nowhere(tmp_path: Path, run_folder: Path) -> None:
+    code = "import os, sys; print(sys.argv, os.environ['HF_TOKEN'])"
+    spec = Spec(
+        "test",
+        (sys.executable, "-c", code, "--api-key", "open-sesame", "--admin-api-key=very-hidden"),
+        env={"HF_TOKEN": "whisper-it"},
+    )
+    run_once(spec, tmp_path)
+    Home.of(spec).wait_for_end()
+    files = [path for path in [*run_folder.rglob("*"), tmp_path / "it.log"] if path.is_file()]
+    written = "\n".join(path.read_text() for path in files)
+    assert "'--api-key', '[hidden]', '--admin-api-key=[hidden]'] [hidden]" in written
+    for secret in ("open-sesame", "very-hidden", "whisper-it"):
+        assert secret not in written
+
+
+def test_a_flooded_log_keeps_head_and_tail(tmp_path: Path) -> None:
+    log = CappedLog(tmp_path / "it.log", limit=100_000, keep=10_000)
+    for number in range(100_000):
+        log.write(b"line %d\n" % number)
+    text = (tmp_path / "it.log").read_text()
+    assert len(text) <= 100_000
+    assert text.startswith("line 0\nline 1\n")
+    assert text.endswith("line 99998\nline 99999\n")
+    assert text.count("bytes were dropped here") >= 1
+
+
+def test_the_folder_is_private(tmp_path: Path, run_folder: Path) -> None:
+    run_once(python(SLEEPER), tmp_path)
+    assert run_folder.stat().st_mode & 0o777 == 0o700
