@@ -85,34 +85,31 @@ def _unknown_keys(error: ValidationError, path: tuple[str | int, ...]) -> Iterat
 def _sentence(error: ValidationError, right: str | None) -> str:
     value: Any = error.instance
     wanted: Any = error.validator_value
-    shown = f"{value!r}" if not isinstance(value, dict | list) else TYPE_WORDS[_type(value)]
+    shown = "" if isinstance(value, dict | list) else f"{value!r} "
+    if error.validator == "dependentRequired":
+        return " and ".join(
+            f"{key} goes with {', '.join(needed)} only"
+            for key, needed in wanted.items()
+            if key in value and not set(needed) <= set(value)
+        )
     if right:
-        return f"{shown} is not right here; right: {right}"
+        return f"{shown}is not right here; right: {right}"
     match error.validator:
         case "type":
             kinds = [wanted] if isinstance(wanted, str) else wanted
-            return f"{shown} is {TYPE_WORDS[_type(value)]}; right: " + " or ".join(
-                TYPE_WORDS[kind] for kind in kinds
-            )
+            words = " or ".join(TYPE_WORDS[kind] for kind in kinds)
+            return f"{shown}is {TYPE_WORDS[_type(value)]}; right: {words}"
         case "required":
-            missing = [key for key in wanted if key not in value]
-            return f"lacks {', '.join(missing)}"
-        case "dependentRequired":
-            return " and ".join(
-                f"{key} goes with {', '.join(needed)} only"
-                for key, needed in wanted.items()
-                if key in value and not set(needed) <= set(value)
-            )
+            return f"lacks {', '.join(key for key in wanted if key not in value)}"
         case "enum":
-            return (
-                f"{shown} is not one of {', '.join(map(str, wanted))}{closest(str(value), wanted)}"
-            )
+            near = closest(str(value), wanted)
+            return f"{shown}is not one of {', '.join(map(str, wanted))}{near}"
         case "minimum":
-            return f"{shown} is too small; right: {wanted} or more"
+            return f"{shown}is too small; right: {wanted} or more"
         case "maximum":
-            return f"{shown} is too large; right: {wanted} or less"
+            return f"{shown}is too large; right: {wanted} or less"
         case "exclusiveMinimum":
-            return f"{shown} is too small; right: more than {wanted}"
+            return f"{shown}is too small; right: more than {wanted}"
         case "minItems" | "minProperties" | "minLength":
             return "is empty"
         case "uniqueItems":
