@@ -1,0 +1,34 @@
+"""Questions with known answers, and the verdict over a server's answers to them."""
+
+from bringup.probes.asking import Item, ask, ask_within_batch
+from bringup.probes.gate import (
+    Gate,
+    Thresholds,
+    Verdict,
+    across,
+    document,
+    gate,
+    reason,
+    summary,
+)
+from bringup.probes.judging import Outcome
+from bringup.probes.suites import Question, SuiteError, load, short
+
+__all__ = [
+    "Gate",
+    "Item",
+    "Outcome",
+    "Question",
+    "SuiteError",
+    "Thresholds",
+    "Verdict",
+    "across",
+    "ask",
+    "ask_within_batch",
+    "document",
+    "gate",
+    "load",
+    "reason",
+    "short",
+    "summary",
+]
