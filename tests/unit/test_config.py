@@ -27,6 +27,15 @@ experiments:
 """
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The files that the config of these tests names."""
+    (tmp_path / "models/small").mkdir(parents=True)
+    (tmp_path / "resources/probes").mkdir(parents=True)
+    (tmp_path / "resources/probes/arithmetic.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+
+
 def load_text(tmp_path, text):
     path = tmp_path / "experiments.yaml"
     path.write_text(text)
@@ -93,7 +102,7 @@ def test_a_study_narrows_the_config(tmp_path):
     config = load_text(tmp_path, GOOD + "  two: {checkpoint: small, engine: stock}\n")
     assert list(config.only("first").experiments) == ["one"]
     assert config.studies() == ["first", "main"]
-    with pytest.raises(ConfigError, match="study=frist: no experiment .* did you mean 'first'"):
+    with pytest.raises(ConfigError, match=r"study=frist: no experiment .* did you mean 'first'"):
         config.only("frist")
 
 
@@ -151,6 +160,10 @@ def test_a_study_narrows_the_config(tmp_path):
             "    server: {backend: marlin, moe-runner-backend: triton}",
             "15: experiments.one.server.backend: is short for moe-runner-backend",
         ),
+        (
+            "    probes: {suites: [aritmetic]}",
+            "15: experiments.one.probes.suites: no file resources",
+        ),
         ("    force: true", "15: experiments.one.force: True is not right here; right: a reason"),
         ("  two: {engine: stock}", "15: experiments.two: lacks checkpoint"),
     ],
@@ -189,12 +202,32 @@ def test_a_checkpoint_has_one_source(tmp_path, entry, line):
     assert any(line in problem for problem in found), found
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("models/small", "models/smal", ":5: checkpoints.small.path: no folder models/smal"),
+        (
+            "{version: 0.5.23}",
+            "{version: 0.5.23, patches: [{file: x.patch}]}",
+            ":8: engines.stock.patches.0.file: no file x.patch",
+        ),
+    ],
+)
+def test_a_file_that_is_not_there(tmp_path, old, new, line):
+    assert problems(tmp_path, GOOD.replace(old, new)) == [f"experiments.yaml{line}"]
+
+
 def test_every_problem_is_told_at_once(tmp_path):
     found = problems(tmp_path, GOOD + "    sever: {}\n    force: 1\n")
     assert len(found) == 2
 
 
-def test_the_example_config_is_sound():
-    config = load(PROJECT / "config/experiments.yaml", backends=lambda hardware: ["marlin"])
+def test_the_example_config_is_sound(monkeypatch):
+    monkeypatch.chdir(PROJECT)
+    config = load(
+        PROJECT / "config/experiments.yaml",
+        backends=lambda hardware: ["marlin"],
+        made=[f"resources/arithmetic-moe/{form}" for form in ("nvfp4", "mixed", "fp8", "int4")],
+    )
     assert config.studies() == ["arithmetic", "dsv4-flash"]
     assert config.experiments["dsv4-nvfp4--june-pr25820--marlin"]["requires"]["gpus"] == 4

@@ -6,22 +6,29 @@ import re
 import sys
 from pathlib import Path
 
-from bringup import hardware, imports, plan, routing
-from bringup.config import ConfigError, load
+from bringup import hardware, imports, plan, probes, routing
+from bringup.config import SUITES, ConfigError, load, suite_file
 
 CONFIG_FILE = Path("config/experiments.yaml")
+
+# The small checkpoint that comes with the project, and the forms of it that rule quantize makes.
+ARITHMETIC = "resources/arithmetic-moe"
+FORMS = ["fp8", "int4", "mixed", "mxfp4", "nvfp4"]
 
 try:
     if strangers := sorted(set(config) - {"study"}):
         raise ConfigError([f"--config {name}: unknown; right: study=NAME" for name in strangers])
     WHOLE = load(
         CONFIG_FILE,
+        made=[f"{ARITHMETIC}/{form}" for form in FORMS],
         backends=lambda described: routing.backends(
             hardware.fingerprint(described)["architecture"]
         ),
     )
     CONFIG = WHOLE.only(config["study"]) if "study" in config else WHOLE
     HARDWARE = hardware.fingerprint(CONFIG.hardware)
+    for entry in CONFIG.experiments.values():
+        probes.load(entry["probes"]["suites"], SUITES)
 except ValueError as error:
     sys.exit(str(error))
 

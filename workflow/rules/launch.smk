@@ -11,9 +11,9 @@ rule launch:
         script="results/experiments/{experiment}/serve.sh",
     log:
         "results/experiments/{experiment}/logs/launch.log",
+    priority: 10
     conda:
         "../../envs/workflow.yaml"
-    priority: 10
     resources:
         gpu=gpus,
     script:

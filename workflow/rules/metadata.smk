@@ -19,10 +19,10 @@ rule metadata:
         "results/checkpoints/{checkpoint}/metadata.json",
     log:
         "results/checkpoints/{checkpoint}/logs/metadata.log",
+    retries: 2
     conda:
         "../../envs/workflow.yaml"
     params:
         entry=lambda wildcards: CONFIG.checkpoints[wildcards.checkpoint],
-    retries: 2
     script:
         "../scripts/metadata.py"

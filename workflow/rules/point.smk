@@ -16,9 +16,9 @@ rule point:
         "results/experiments/{experiment}/points/c{concurrency}.json",
     log:
         "results/experiments/{experiment}/logs/c{concurrency}.log",
+    priority: 30
     conda:
         "../../envs/workflow.yaml"
-    priority: 30
     resources:
         gpu=gpus,
     params:

@@ -1,7 +1,7 @@
 def suites(wildcards):
-    """Input function: the probe suites of an experiment, the user's own before ours."""
+    """Input function: the question files of an experiment."""
     names = CONFIG.experiments[wildcards.experiment]["probes"]["suites"]
-    return [os.path.relpath(probes.suite_file(name)) for name in names]
+    return [str(suite_file(name)) for name in names]
 
 
 rule probe:
@@ -16,9 +16,9 @@ rule probe:
         "results/experiments/{experiment}/probe.json",
     log:
         "results/experiments/{experiment}/logs/probe.log",
+    priority: 20
     conda:
         "../../envs/workflow.yaml"
-    priority: 20
     resources:
         gpu=gpus,
     params:

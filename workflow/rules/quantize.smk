@@ -1,9 +1,3 @@
-# The quantized forms of the small arithmetic checkpoint, made from its bf16 weights. It runs in
-# an engine's interpreter, which has torch.
-ARITHMETIC = "resources/arithmetic-moe"
-FORMS = ["fp8", "int4", "mixed", "mxfp4", "nvfp4"]
-
-
 def interpreter_for_form(wildcards):
     """Input function: the engine of the first experiment that asks for this form."""
     path = f"{ARITHMETIC}/{wildcards.form}"
@@ -14,6 +8,8 @@ def interpreter_for_form(wildcards):
     )
 
 
+# The quantized forms of the small arithmetic checkpoint, made from its bf16 weights. It runs in
+# an engine's interpreter, which has torch.
 rule quantize:
     input:
         code=code("quantize"),
@@ -29,9 +25,9 @@ rule quantize:
         weights=ARITHMETIC + "/{form}/model.safetensors",
     log:
         "results/logs/quantize-{form}.log",
-    conda:
-        "../../envs/workflow.yaml"
     wildcard_constraints:
         form="|".join(FORMS),
+    conda:
+        "../../envs/workflow.yaml"
     script:
         "../scripts/quantize.py"

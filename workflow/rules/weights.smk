@@ -7,8 +7,8 @@ rule weights:
         "results/experiments/{experiment}/weights.json",
     log:
         "results/experiments/{experiment}/logs/weights.log",
+    retries: 2
     conda:
         "../../envs/workflow.yaml"
-    retries: 2
     script:
         "../scripts/weights.py"

@@ -4,7 +4,7 @@ Everything is checked before anything runs, and every problem is one line that n
 line, the key, and what would be right.
 """
 
-from bringup.config.experiments import Config, load
+from bringup.config.experiments import SUITES, Config, load, suite_file
 from bringup.config.source import ConfigError
 
-__all__ = ["Config", "ConfigError", "load"]
+__all__ = ["SUITES", "Config", "ConfigError", "load", "suite_file"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from bringup.config.source import ConfigError, Path_, Source, read
 from bringup.paths import PROJECT
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
+
+SUITES = Path("resources/probes")
+"""Where probe suites stand, relative to the working directory."""
 
 SHORT_FLAGS = {"backend": "moe-runner-backend"}
 """Short names of server arguments, in the config only."""
@@ -69,15 +72,16 @@ class Config:
 
 
 Backends = Callable[[Entry | None], Iterable[str]]
-"""Returns what ``backend: all`` stands for on the machine that ``hardware:`` describes, if it does."""
+"""Given ``hardware:`` of the config, if it is there, returns what ``backend: all`` stands for."""
 
 
-def load(path: Path, *, backends: Backends) -> Config:
+def load(path: Path, *, backends: Backends, made: Container[str] = ()) -> Config:
     """Read, check and resolve the config at ``path``.
 
     Args:
-        path: the YAML file.
+        path: the YAML file; paths in it are relative to the working directory.
         backends: is called if ``backend: all`` is used.
+        made: folders of checkpoints that the workflow makes itself, so they may not exist yet.
 
     Raises:
         ConfigError: with every problem found, one line each.
@@ -93,6 +97,7 @@ def load(path: Path, *, backends: Backends) -> Config:
         (written, checks.with_defaults(entry, schema, "resolved")) for written, entry in expanded
     ]
     _raise(source, _wrong_entries(source.data, complete, schema))
+    _raise(source, _missing_files(source.data, complete, made))
     return Config(
         checkpoints=canonical(without_nulls(source.data["checkpoints"])),
         engines=canonical(without_nulls(source.data["engines"])),
@@ -206,3 +211,28 @@ def _wrong_entries(
                 yield (*place, key), f"there is no {ROLES[key]} {entry[key]!r}{near}"
         if entry.get("baseline") == entry["name"]:
             yield (*place, "baseline"), "is the experiment itself; name another one"
+
+
+def _missing_files(
+    data: Entry, complete: list[tuple[str, Entry]], made: Container[str]
+) -> Iterator[checks.Problem]:
+    for name, checkpoint in data["checkpoints"].items():
+        path = checkpoint.get("path")
+        if path and path not in made and not Path(path).is_dir():
+            yield ("checkpoints", name, "path"), f"no folder {path}"
+    for name, engine in data["engines"].items():
+        for index, patch in enumerate(engine.get("patches") or []):
+            if "file" in patch and not Path(patch["file"]).is_file():
+                yield ("engines", name, "patches", index, "file"), f"no file {patch['file']}"
+    for written, entry in complete:
+        for suite in entry["probes"]["suites"]:
+            if not suite_file(suite).is_file():
+                known = sorted(path.stem for path in suite_file(suite).parent.glob("*.yaml"))
+                near = checks.closest(suite, known) or f"; there are: {', '.join(known)}"
+                place = ("experiments", written, "probes", "suites")
+                yield place, f"no file {suite_file(suite)}{near}"
+
+
+def suite_file(suite: str) -> Path:
+    """Return where the probe suite of that name stands."""
+    return SUITES / f"{suite}.yaml"
