@@ -1,0 +1,87 @@
+"""The server's command line as a person would type it, from the plan that made it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bringup.artifact import Document
+from bringup.paths import PROJECT
+from bringup.redact import redacted
+
+PORT = "30000"
+"""Where a server that is started by hand listens, unless PORT says otherwise (SGLang's default)."""
+
+
+def words(plan: Document, model: str, *, port: str = PORT) -> list[str]:
+    """Return the whole argument list, the interpreter first, placeholders of paths left in."""
+    given = {"{model}": model, "{port}": port}
+    arguments = [given.get(argument, argument) for argument in plan["argv"]]
+    return [plan["python"], *redacted(arguments)]
+
+
+def one_line(plan: Document, model: str) -> str:
+    """Return the command as one line to read; see `script` for one to run."""
+    return shlex.join(words(plan, model))
+
+
+def script(plan: Document, model: str, folder: Path) -> str:
+    """Return a shell script that starts this very server again, by hand, on port $PORT.
+
+    It stands in ``folder`` (below the working directory) and goes by places relative to it, so
+    that it holds no home folder and no user's name.  Secrets are taken from the caller's shell.
+    """
+    up = os.path.relpath(Path.cwd(), folder.absolute())
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            f"# Starts the server of experiment {plan['experiment']} again, on $PORT or {PORT}.",
+            "set -euo pipefail",
+            f'cd "$(dirname "$0")/{up}"',
+            'cache="$(realpath -m "${BRINGUP_CACHE:-.cache}")"',
+            f'project="$(realpath {shlex.quote(os.path.relpath(PROJECT))})"',
+            *_exports(plan),
+            "unset PYTHONDONTWRITEBYTECODE",
+            "exec " + " \\\n  ".join(_lines(plan, model)),
+            "",
+        ]
+    )
+
+
+def _exports(plan: Document) -> Iterator[str]:
+    """Yield the environment's lines; PYTHONPATH is the plan's alone."""
+    path = ":".join(_shell(each) for each in plan["pythonpath"])
+    yield f'export PYTHONPATH="{path}"' if path else "unset PYTHONPATH"
+    for name, value in plan["env"].items():
+        yield f"export {name}={_value(value)}"
+
+
+def _value(value: str | Mapping[str, str]) -> str:
+    if isinstance(value, Mapping):
+        return f'"${{{value["secret"]}:?}}"'
+    return shlex.quote(value)
+
+
+def _lines(plan: Document, model: str) -> Iterator[str]:
+    """Yield the command, an option a line."""
+    line: list[str] = []
+    for word in words(plan, model, port="{port}"):
+        if word.startswith("--") and line:
+            yield " ".join(line)
+            line = []
+        line.append(_quoted(word))
+    yield " ".join(line)
+
+
+def _quoted(word: str) -> str:
+    """Quote ``word`` for the shell, with the places that the script knows by name filled in."""
+    if word == "{port}":
+        return f'"${{PORT:-{PORT}}}"'
+    return f'"{_shell(word)}"' if word.startswith(("{cache}", "{project}")) else shlex.quote(word)
+
+
+def _shell(path: str) -> str:
+    """Return a document's path as the script names it; the places it knows are absolute."""
+    return path.replace("{cache}", "$cache").replace("{project}", "$project")

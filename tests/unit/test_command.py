@@ -1,0 +1,68 @@
+"""The command line that a person can copy, and the script that starts the same server again."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bringup import command
+
+PLAN = {
+    "experiment": "nvfp4",
+    "python": "{cache}/envs/sglang-0.5.23/bin/python",
+    "argv": [
+        *("-m", "sglang.launch_server", "--model-path", "{model}", "--port", "{port}"),
+        *("--json-model-override-args", '{"a": 1}', "--api-key", "geheim"),
+    ],
+    "pythonpath": ["{cache}/overlays/x", "{project}/envs/cpu"],
+    "env": {"SGLANG_X": "a b", "HF_TOKEN": {"secret": "MY_TOKEN"}},
+}
+
+
+def test_the_line_is_whole_and_without_secrets():
+    line = command.one_line(PLAN, "models/m")
+    assert "--model-path models/m --port 30000" in line
+    assert "geheim" not in line
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A folder as after a run, in which the interpreter tells how it was called."""
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / ".cache/envs/sglang-0.5.23/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH"\necho "$SGLANG_X"\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    folder = tmp_path / "results/experiments/nvfp4"
+    folder.mkdir(parents=True)
+    script = folder / "serve.sh"
+    script.write_text(command.script(PLAN, "models/m", folder))
+    return script
+
+
+def run(script, **environment):
+    return subprocess.run(
+        ["bash", script], capture_output=True, text=True, check=False, cwd="/", env=environment
+    )
+
+
+def test_the_script_starts_the_same_server_from_anywhere(server, tmp_path):
+    done = run(server, PATH="/usr/bin:/bin", MY_TOKEN="x", PORT="31000")
+    path, variable, *arguments = done.stdout.splitlines()
+    assert path.split(":")[0] == f"{tmp_path}/.cache/overlays/x"
+    assert Path(path.split(":")[1]).resolve() == Path(command.PROJECT, "envs/cpu")
+    assert variable == "a b"
+    assert arguments[:6] == [*PLAN["argv"][:3], "models/m", "--port", "31000"]
+    assert arguments[7] == '{"a": 1}'
+
+
+def test_the_script_asks_for_a_secret_that_is_not_set(server):
+    done = run(server, PATH="/usr/bin:/bin")
+    assert done.returncode != 0
+    assert "MY_TOKEN" in done.stderr
+
+
+def test_the_script_names_no_home(server, tmp_path):
+    text = server.read_text()
+    assert str(tmp_path) not in text
+    assert str(Path.home()) not in text.replace("/usr", "")
