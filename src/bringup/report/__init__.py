@@ -1,0 +1,50 @@
+"""The report: what was asked, what is true, what to do, from the artefacts of a run.
+
+``build`` reads exactly the documents that it is given and writes the same report twice for the
+same documents: every time in it comes from them, none from the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bringup import artifact, redact
+from bringup.artifact import Document
+from bringup.report import compose, plots, points, render, text
+from bringup.report.documents import collect
+
+__all__ = ["build"]
+
+
+def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> None:
+    """Write the report of ``experiments`` into ``output``.
+
+    Writes ``report.md``, ``report.html``, ``report.json``, ``points.csv``, ``points.jsonl`` and
+    ``plots/*.svg``.
+
+    Args:
+        experiments: resolved config entries (``name``, ``study``, ``checkpoint``, ``engine``,
+            ``server``, ``env``, ``sweep``, ``baseline`` where named), in the order of the config.
+        documents: the artefacts that the report may read, where docs/design.md §4 puts them.
+            One that is absent, broken or of another version is told in the report.
+        output: the folder to write to; links in the report are relative to it.
+    """
+    artefacts = collect(documents, output)
+    report = text.without_homes(redact.redacted(compose.compose(experiments, artefacts, output)))
+    pictures = {
+        study["name"]: plots.draw(study["name"], text.slug(study["name"]), _members(report, study))
+        for study in report["studies"]
+    }
+    for picture in (each for drawn in pictures.values() for each in drawn):
+        artifact.write_text(output / "plots" / f"{picture.name}.svg", picture.svg)
+    artifact.write(output / "report.json", report)
+    artifact.write_text(output / "points.csv", points.csv(report))
+    artifact.write_text(output / "points.jsonl", points.jsonl(report))
+    artifact.write_text(output / "report.md", render.markdown(report, pictures))
+    artifact.write_text(output / "report.html", render.html(report, pictures))
+
+
+def _members(report: Document, study: Document) -> list[Document]:
+    """Return the experiments of a study."""
+    return [row for row in report["experiments"] if row["study"] == study["name"]]

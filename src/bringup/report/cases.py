@@ -1,0 +1,255 @@
+"""One experiment as its documents tell it: how far it got, what it was, what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bringup.artifact import STOPS, Document, reason
+from bringup.report.documents import Artefacts
+
+CHAIN = ("plan", "weights", "server", "probe")
+"""The stages that an experiment goes through before its points, in order."""
+
+UPSTREAM = ("metadata", "format", "engine", "reading")
+"""The stages of its checkpoint and engine, in order; asked only for the cause of a skip."""
+
+PENDING = "pending"
+"""The status of an experiment whose documents are not all there: no stage has said anything."""
+
+CLASSES = ("experts", "attention", "dense")
+"""Module classes whose backends are told, in the order of their weight."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One experiment's config entry and every document about it.
+
+    ``status`` is ``ok | failed | refused | wrong | skipped | pending``; ``stage`` is the stage
+    that said so, and ``cause`` its reason (None for ``ok``).
+    """
+
+    entry: Document
+    documents: dict[str, Document]
+    files: dict[str, Path]
+    points: tuple[Document, ...]
+    status: str
+    stage: str
+    cause: Document | None
+
+    @property
+    def name(self) -> str:
+        """Return the experiment's name."""
+        return str(self.entry["name"])
+
+    @property
+    def study(self) -> str:
+        """Return the study it belongs to; an experiment without one is a study of its own."""
+        return str(self.entry.get("study") or self.name)
+
+    def of(self, stage: str) -> Document:
+        """Return the document of ``stage``, or an empty one."""
+        return self.documents.get(stage, {})
+
+
+def assemble(experiments: Sequence[Document], artefacts: Artefacts) -> list[Case]:
+    """Return the experiments in the order of the config, each with its documents."""
+    return [_case(entry, artefacts) for entry in experiments]
+
+
+def _case(entry: Document, artefacts: Artefacts) -> Case:
+    name, checkpoint, engine = (str(entry.get(key)) for key in ("name", "checkpoint", "engine"))
+    subjects = dict.fromkeys((*CHAIN, "kernels"), name) | {
+        "metadata": checkpoint,
+        "format": checkpoint,
+        "engine": engine,
+        "reading": f"{checkpoint}--{engine}",
+    }
+    documents = {
+        stage: document
+        for stage, subject in subjects.items()
+        if (document := artefacts.get(stage, subject)) is not None
+    }
+    files = {
+        stage: artefacts.paths[stage, subject]
+        for stage, subject in subjects.items()
+        if (stage, subject) in artefacts.paths
+    }
+    points = tuple(artefacts.points.get(name, ()))
+    return Case(entry, documents, files, points, *_outcome(documents, points))
+
+
+def _outcome(
+    documents: dict[str, Document], points: Sequence[Document]
+) -> tuple[str, str, Document | None]:
+    """Return the status of the whole experiment, the stage that decided it, and why."""
+    for stage in CHAIN:
+        document = documents.get(stage)
+        if document is None:
+            return PENDING, stage, reason(PENDING, f"no {stage} result yet")
+        if document["status"] == "skipped":
+            return _first_cause(documents, stage, document)
+        if document["status"] != "ok":
+            return document["status"], stage, document["reason"]
+    for point in points:
+        if point["status"] != "ok":
+            return point["status"], f"point C = {point['concurrency']}", point["reason"]
+    return "ok", "point" if points else "probe", None
+
+
+def _first_cause(
+    documents: dict[str, Document], stage: str, skipped: Document
+) -> tuple[str, str, Document | None]:
+    """Return what the checkpoint or the engine said that made ``stage`` skip."""
+    for earlier in UPSTREAM:
+        document = documents.get(earlier)
+        if document is not None and document["status"] in STOPS - {"skipped"}:
+            return document["status"], earlier, document["reason"]
+    return "skipped", stage, skipped["reason"]
+
+
+def formats(case: Case) -> dict[str, str]:
+    """Return the format of each module class of the checkpoint, as far as it is known."""
+    classes = case.of("format").get("classes") or {}
+    known = {name: str(each.get("format", "unknown")) for name, each in classes.items()}
+    return known or {
+        name: str(form) for name, form in (case.of("plan").get("format") or {}).items()
+    }
+
+
+def backends(case: Case) -> dict[str, Document]:
+    """Return per module class ``{asked, resolved, used, verdict}``, as far as it is known.
+
+    Before a server has run, only what was asked (and what the engine would pick) is known.
+    """
+    seen = case.of("server").get("backends") or {}
+    profiled = case.of("kernels").get("backends") or {}
+    planned = case.of("plan").get("backend") or {}
+    found: dict[str, Document] = {}
+    for name in CLASSES:
+        parts = [each[name] for each in (planned, seen, profiled) if each.get(name)]
+        if parts:
+            found[name] = _backend(parts)
+    return found
+
+
+def _backend(parts: Sequence[Document]) -> Document:
+    """Return one backend from what plan, server and kernels say; the later knows better."""
+    told: Document = {"asked": None, "resolved": None, "used": None, "verdict": "unverified"}
+    for part in parts:
+        told |= {key: part[key] for key in told if part.get(key) is not None}
+    return told
+
+
+def point_rows(case: Case) -> Iterator[Document]:
+    """Yield the experiment's points as the report shows them."""
+    probe_passes = case.of("probe").get("gate") == "pass"
+    for point in case.points:
+        yield _point_row(point, probe_passes)
+
+
+def _point_row(point: Document, probe_passes: bool) -> Document:
+    summary = point.get("summary") or {}
+    repeats = point.get("repeats") or []
+    boots = sorted({str(each.get("boot") or point.get("boot")) for each in repeats})
+    return {
+        "concurrency": int(point["concurrency"]),
+        "status": point["status"],
+        "reason": point["reason"],
+        "unranked": _why_unranked(point, probe_passes),
+        "gate": _gate_row(point.get("gate") or {}),
+        "void": list(point.get("void") or []),
+        "flags": _flags(repeats),
+        "workload": point.get("workload") or {},
+        "boots": boots,
+        "n_repeats": summary.get("n_repeats", len(repeats)),
+        "spread": summary.get("spread"),
+        **{name: summary.get(name) for name in MEASURES},
+        "repeats": [_repeat_row(each, str(point.get("boot"))) for each in repeats],
+        "server": point.get("server"),
+    }
+
+
+MEASURES = (
+    "output_tok_s",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "tpot_ms_p50",
+    "tpot_ms_p99",
+    "e2e_ms_p50",
+    "e2e_ms_p99",
+)
+"""What a point's summary holds, in the order of the tables."""
+
+
+def _why_unranked(point: Document, probe_passes: bool) -> str | None:
+    """Return why a point takes no part in any ranking, or None if it does."""
+    gate = (point.get("gate") or {}).get("verdict")
+    void = point.get("void")
+    if point["status"] in STOPS:
+        return f"{point['status']}: {(point['reason'] or {}).get('message', 'no reason given')}"
+    if not probe_passes:
+        return "the probes after launch did not pass"
+    if gate != "pass":
+        return f"its own gate says {gate or 'nothing'}"
+    if (point.get("summary") or {}).get("output_tok_s") is None:
+        return f"void: {'; '.join(map(str, void))}" if void else "nothing was measured"
+    return None
+
+
+def _gate_row(gate: Document) -> Document:
+    rounds = {
+        when: {"right": gate[when].get("right"), "asked": gate[when].get("asked")}
+        for when in ("before", "during", "after")
+        if isinstance(gate.get(when), dict)
+    }
+    return {"verdict": gate.get("verdict"), **rounds}
+
+
+def _flags(repeats: Sequence[Document]) -> list[str]:
+    """Return what validators found odd but not fatal, each sentence once."""
+    said = (
+        f"{each['name']}: {each['message']}"
+        for repeat in repeats
+        for each in repeat.get("validators") or []
+        if each.get("verdict") == "flag"
+    )
+    return list(dict.fromkeys(said))
+
+
+def _repeat_row(repeat: Document, boot: str) -> Document:
+    def quantile(measure: str, which: str) -> Any:
+        return (repeat.get(measure) or {}).get(which)
+
+    return {
+        "seed": repeat.get("seed"),
+        "boot": str(repeat.get("boot") or boot),
+        "requests": repeat.get("requests"),
+        "completed": repeat.get("completed"),
+        "duration_s": repeat.get("duration_s"),
+        "void": bool(repeat.get("void")),
+        "output_tok_s": repeat.get("output_tok_s"),
+        "ttft_ms_p50": quantile("ttft_ms", "p50"),
+        "ttft_ms_p99": quantile("ttft_ms", "p99"),
+        "tpot_ms_p50": quantile("tpot_ms", "p50"),
+        "tpot_ms_p99": quantile("tpot_ms", "p99"),
+    }
+
+
+def correctness(case: Case) -> Document | None:
+    """Return the verdict over the probes after launch, and every item that was not right."""
+    probe = case.documents.get("probe")
+    if probe is None or probe["status"] == "skipped":
+        return None
+    items = [item for item in probe.get("items") or [] if item.get("outcome") != "right"]
+    return {
+        "gate": probe.get("gate"),
+        "right": probe.get("right"),
+        "asked": probe.get("asked"),
+        "not_right": [
+            {key: item.get(key) for key in ("id", "prompt", "expected", "got", "outcome")}
+            for item in items
+        ],
+    }

@@ -1,0 +1,119 @@
+"""What exactly differs between two experiments: one variable at a time, or a warning.
+
+An experiment is described by its facets: checkpoint, engine build, patches, every server flag,
+every environment variable, devices, workload.  Two experiments differ in the facets whose values
+differ; the nearest experiment is the one with the fewest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bringup.artifact import Document
+from bringup.report.cases import Case
+
+Facets = dict[str, str]
+
+ABSENT = "not set"
+
+EVERY_RUN = frozenset({"model-path", "served-model-name", "host", "port", "tokenizer-path"})
+"""Flags that name the checkpoint or the socket: not a variable of their own."""
+
+NO_WORKLOAD = frozenset({"concurrency", "repeats", "min_seconds"})
+"""Sweep settings that say how much is measured, not what."""
+
+
+def facets(case: Case) -> Facets:
+    """Return the facets of an experiment, each with its value in words."""
+    entry, plan = case.entry, case.of("plan")
+    engine = case.of("engine")
+    found: Facets = {
+        "checkpoint": _text(entry.get("checkpoint")),
+        "engine": engine_base(case),
+        "patches": " + ".join(patches(engine, entry)) or "none",
+        "devices": _text(plan.get("gpus")) if plan.get("device") == "cuda" else "cpu",
+        "workload": workload(case),
+    }
+    found |= {f"--{flag}": value for flag, value in _flags(case).items()}
+    environment = plan.get("env") or entry.get("env") or {}
+    return found | {f"{name}=": _text(value) for name, value in environment.items()}
+
+
+def _flags(case: Case) -> dict[str, str]:
+    flags = case.of("plan").get("flags")
+    if flags is None:
+        flags = [{"flag": flag, "value": value} for flag, value in _server(case).items()]
+    return {
+        str(each["flag"]).lstrip("-"): _text(each.get("value"))
+        for each in flags
+        if str(each["flag"]).lstrip("-") not in EVERY_RUN
+    }
+
+
+def _server(case: Case) -> dict[str, Any]:
+    return {
+        flag: value
+        for flag, value in (case.entry.get("server") or {}).items()
+        if flag != "startup_max_s"
+    }
+
+
+def engine_base(case: Case) -> str:
+    """Return the build that an engine starts from, in words: a release, a commit, a path."""
+    engine = case.of("engine")
+    base = engine.get("base") or {}
+    version = engine.get("version") or base.get("version")
+    if "git" in base:
+        return f"{_text(base['git'])} ({version})" if version else _text(base["git"])
+    return _text(version) if version else _text(case.entry.get("engine"))
+
+
+def patches(engine: Document, entry: Document) -> list[str]:
+    """Return the patches of an engine, in the order in which they were applied."""
+    return [_patch(each.get("source", each)) for each in engine.get("patches") or []]
+
+
+def _patch(source: Any) -> str:
+    if isinstance(source, dict):
+        if "pr" in source:
+            return f"PR #{source['pr']}"
+        return _text(next(iter(source.values()), source))
+    return _text(source)
+
+
+def workload(case: Case) -> str:
+    """Return the workload of an experiment's points in words."""
+    measured = next((point["workload"] for point in case.points if point.get("workload")), None)
+    settings = measured or case.entry.get("sweep") or {}
+    return ", ".join(
+        f"{key.replace('_', ' ')} {_text(value)}"
+        for key, value in sorted(settings.items())
+        if key not in NO_WORKLOAD
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def between(ours: Facets, theirs: Facets) -> list[Document]:
+    """Return ``[{what, ours, theirs}]``: every facet whose value differs."""
+    return [
+        {"what": name, "ours": ours.get(name, ABSENT), "theirs": theirs.get(name, ABSENT)}
+        for name in (*ours, *(name for name in theirs if name not in ours))
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def nearest(ours: Facets, candidates: Sequence[tuple[str, Facets]]) -> str | None:
+    """Return the name of the candidate that differs in the fewest facets; the first of equals."""
+    mine = ours.items()
+
+    def distance(candidate: tuple[str, Facets]) -> int:
+        return len({name for name, _ in mine ^ candidate[1].items()})
+
+    return min(candidates, key=distance, default=(None, {}))[0]

@@ -1,0 +1,189 @@
+"""The pictures of a study: throughput and latency against concurrency, as SVG.
+
+Colours are those of Okabe and Ito (Color Universal Design, 2008), which stay apart in every common
+colour blindness; each series also has its own marker.  The same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from bringup.artifact import Document
+from bringup.report import wording
+
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+OTHERS = "#9aa4ad"
+INK, QUIET, GRID, PAPER = "#24292f", "#57606a", "#d8dee4", "#ffffff"
+
+THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumerate(SERIES)} | {
+    OTHERS: f"var(--series-others, {OTHERS})",
+    INK: f"var(--ink, {INK})",
+    QUIET: f"var(--quiet, {QUIET})",
+    GRID: f"var(--line, {GRID})",
+    PAPER: f"var(--paper, {PAPER})",
+}
+"""What each colour becomes inside the HTML report, which has a light and a dark theme."""
+
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": QUIET,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "ytick.left": False,
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a point and how a picture of it is titled; ``high`` says which end is good."""
+
+    name: str
+    title: str
+    unit: str
+    high: bool
+
+
+MEASURES = (
+    Measure("output_tok_s", "Output throughput", "tokens per second, all requests", high=True),
+    Measure("ttft_ms_p50", "Time to first token", "ms, median over requests", high=False),
+    Measure("tpot_ms_p50", "Time per output token", "ms, median over requests", high=False),
+)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One picture: its name (``{name}.svg``), what it shows in words, and the SVG."""
+
+    name: str
+    alt: str
+    caption: str
+    svg: str
+
+    def themed(self) -> str:
+        """Return the SVG for use inside an HTML page: its colours and ids belong to the page."""
+        inline = self.svg[self.svg.index("<svg") :]
+        for colour, variable in THEMED.items():
+            inline = inline.replace(colour, variable)
+        inline = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}--", inline)
+        return re.sub(r'<svg [^>]*?(viewBox="[^"]+")[^>]*>', r"<svg \1>", inline, count=1)
+
+
+def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
+    """Return the pictures of a study; none where fewer than two ranked points are to be compared.
+
+    ``name`` is the study's name as file names can hold it.
+    """
+    points = sum(point["unranked"] is None for row in members for point in row["points"])
+    if points < 2:
+        return []
+    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
+        return [_against_concurrency(study, name, measure, members) for measure in MEASURES]
+
+
+def _against_concurrency(
+    study: str, name: str, measure: Measure, members: Sequence[Document]
+) -> Plot:
+    figure, axes = _canvas(measure.title, measure.unit)
+    lines = _lines(members, measure)
+    for line in lines[len(SERIES) :]:
+        axes.plot(line.levels, line.values, color=OTHERS, linewidth=0.8)
+    for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
+        axes.vlines(line.levels, line.lows, line.highs, color=colour, linewidth=3, alpha=0.35)
+        axes.plot(
+            line.levels, line.values, color=colour, marker=marker, markersize=6, label=line.name
+        )
+    levels = sorted({level for line in lines for level in line.levels})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(levels, [str(level) for level in levels])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.06)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.set_xlabel("concurrent requests")
+    _legend(figure, lines)
+    repeats = sorted({count for line in lines for count in line.counts})
+    caption = (
+        f"{measure.title} in {measure.unit}, {'more' if measure.high else 'less'} is better. "
+        f"A marker is the median of {wording.listed([str(each) for each in repeats], 'or')} "
+        f"repeat{'' if repeats == [1] else 's'}, a bar reaches from the lowest to the highest."
+    )
+    return Plot(f"{name}.{measure.name}", f"{measure.title}: {study}", caption, _svg(figure))
+
+
+@dataclass(frozen=True)
+class Line:
+    """An experiment in one picture: a value per level, the ends of its repeats, their count."""
+
+    name: str
+    levels: list[int]
+    values: list[float]
+    lows: list[float]
+    highs: list[float]
+    counts: list[int]
+
+
+def _lines(members: Sequence[Document], measure: Measure) -> list[Line]:
+    """Return the experiments' lines, best first at the highest level that they reached."""
+    lines = [line for row in members if (line := _line(row, measure)).levels]
+    return sorted(lines, key=lambda line: -line.values[-1] if measure.high else line.values[-1])
+
+
+def _line(row: Document, measure: Measure) -> Line:
+    line = Line(row["name"], [], [], [], [], [])
+    for point in row["points"]:
+        if point["unranked"] is None and point[measure.name] is not None:
+            found = [each[measure.name] for each in point["repeats"] if not each["void"]]
+            repeats = [each for each in found if each is not None] or [point[measure.name]]
+            line.levels.append(point["concurrency"])
+            line.values.append(point[measure.name])
+            line.lows.append(min(repeats))
+            line.highs.append(max(repeats))
+            line.counts.append(len(repeats))
+    return line
+
+
+def _canvas(title: str, unit: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, 4.0), facecolor=PAPER, layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot(facecolor=PAPER)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22)
+    axes.text(0, 1.03, unit, transform=axes.transAxes, color=QUIET, fontsize=9)
+    return figure, axes
+
+
+def _legend(figure: Figure, lines: Sequence[Line]) -> None:
+    others = len(lines) - len(SERIES)
+    title = f"and {others} more, in grey" if others > 0 else None
+    figure.legend(
+        loc="outside lower left", frameon=False, ncols=2, fontsize=9, title=title, title_fontsize=9
+    )
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()

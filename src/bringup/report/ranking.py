@@ -1,0 +1,104 @@
+"""Who is fastest, per level and only among what is right; and each against its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bringup import stats
+from bringup.artifact import Document
+from bringup.report import differences, wording
+from bringup.report.cases import Case
+
+
+def compare_with_baselines(cases: Sequence[Case], rows: Sequence[Document]) -> None:
+    """Give every row its baseline, what differs from it, and each point its comparison.
+
+    The baseline is the experiment that the config names, else the nearest of those that stand
+    before it in its study and have a ranked point.
+    """
+    facets = {case.name: differences.facets(case) for case in cases}
+    by_name = {row["name"]: row for row in rows}
+    earlier: dict[str, list[str]] = {}
+    for case, row in zip(cases, rows, strict=True):
+        candidates = earlier.setdefault(case.study, [])
+        for point in row["points"]:
+            point["against"] = None
+        row["baseline"] = _baseline(case, candidates, facets)
+        if row["baseline"] is not None:
+            other = by_name.get(row["baseline"]["name"], {})
+            for point in row["points"]:
+                point["against"] = _against(point, other.get("points") or [])
+        if any(point["unranked"] is None for point in row["points"]):
+            candidates.append(case.name)
+
+
+def _baseline(
+    case: Case, candidates: Sequence[str], facets: dict[str, differences.Facets]
+) -> Document | None:
+    named = case.entry.get("baseline")
+    mine = facets[case.name]
+    chosen = named or differences.nearest(mine, [(name, facets[name]) for name in candidates])
+    if chosen is None or chosen == case.name:
+        return None
+    return {
+        "name": chosen,
+        "by": "config" if named else "nearest",
+        "differences": differences.between(mine, facets[chosen]) if chosen in facets else [],
+    }
+
+
+def _against(point: Document, others: Sequence[Document]) -> Document | None:
+    """Return the comparison with the baseline's point of the same level, if both are ranked."""
+    other = next((each for each in others if each["concurrency"] == point["concurrency"]), None)
+    if other is None or other["unranked"] is not None or point["unranked"] is not None:
+        return None
+    return compare(point, other)
+
+
+def compare(point: Document, other: Document) -> Document:
+    """Return how one point's throughput compares with another's (see ``stats.Difference``)."""
+    return asdict(stats.compare(_measured(other), _measured(point)))
+
+
+def _measured(point: Document) -> list[stats.Measured]:
+    return [
+        stats.Measured(repeat["boot"], repeat["output_tok_s"])
+        for repeat in point["repeats"]
+        if repeat["output_tok_s"] and not repeat["void"]
+    ]
+
+
+def rank(members: Sequence[Document], level: int) -> Document:
+    """Return the ranking of a study's ranked points at one level, and the winner if there is one.
+
+    ``order`` holds the experiments by output tok/s.  ``winner`` is the first of them only if it
+    is shown faster than every other one; ``why`` says in words why no winner is named.
+    """
+    found = [
+        (row["name"], point)
+        for row in members
+        for point in row["points"]
+        if point["concurrency"] == level and point["unranked"] is None
+    ]
+    found.sort(key=lambda each: -each[1]["output_tok_s"])
+    order = [{"experiment": name, "output_tok_s": point["output_tok_s"]} for name, point in found]
+    return {"concurrency": level, "order": order, **_winner(found)}
+
+
+def _winner(found: Sequence[tuple[str, Document]]) -> Document:
+    """Return the winner among the ranked points, best first, or why none is named."""
+    if not found:
+        return {"winner": None, "why": "nothing that is right was measured"}
+    (name, best), others = found[0], found[1:]
+    if not others:
+        return {"winner": None, "why": f"{name} is the only one measured"}
+    if any(point["workload"] != best["workload"] for _, point in others):
+        return {"winner": None, "why": "the workloads differ"}
+    verdicts = {other: compare(best, point)["verdict"] for other, point in others}
+    level = [other for other, verdict in verdicts.items() if verdict != "faster"]
+    if not level:
+        return {"winner": name, "why": f"faster than {wording.listed(list(verdicts))}"}
+    if "insufficient" in verdicts.values():
+        return {"winner": None, "why": "too few repeats or boots to call a difference"}
+    return {"winner": None, "why": f"{name} and {wording.listed(level)} are within noise"}

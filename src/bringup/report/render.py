@@ -1,0 +1,139 @@
+"""Write the report document as Markdown and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from bringup.artifact import Document
+from bringup.report import tables, text, wording
+from bringup.report.plots import Plot
+
+Pictures = Mapping[str, Sequence[Plot]]
+
+
+def markdown(report: Document, pictures: Pictures) -> str:
+    """Return the report as GitHub's Markdown."""
+    environment = _environment(autoescape=False)
+    environment.filters |= {
+        "md": text.markdown,
+        "code": text.code,
+        "fenced": text.fenced,
+        "link": text.link,
+    }
+    page = environment.get_template("report.md.j2").render(_context(report, pictures))
+    return page.rstrip() + "\n"
+
+
+def html(report: Document, pictures: Pictures) -> str:
+    """Return the report as one HTML page: no other file, no network, no script but its own."""
+    environment = _environment(autoescape=True)
+    environment.filters |= {"plain": text.plain, "slug": text.slug}
+    script = _template_text("report.js")
+    return environment.get_template("report.html.j2").render(
+        _context(report, pictures),
+        style=_template_text("report.css"),
+        script=script,
+        script_hash=_script_hash(script),
+        statuses=list(dict.fromkeys(row["status"] for row in report["experiments"])),
+        levels=_levels(report),
+        sortings=_sortings(_levels(report)),
+        sort_keys=_sort_keys,
+    )
+
+
+def _template_text(name: str) -> str:
+    return (resources.files("bringup.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _script_hash(script: str) -> str:
+    """Return what a Content-Security-Policy calls the page's one script."""
+    digest = hashlib.sha256(f"\n{script}\n".encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _levels(report: Document) -> list[int]:
+    return sorted({level for study in report["studies"] for level in study["concurrencies"]})
+
+
+COLUMNS = {
+    "name": "name",
+    "status": "status",
+    "format": "format",
+    "backend": "backend",
+    "right": "right answers",
+}
+FIGURES = {"output_tok_s": "output tok/s", "ttft_ms_p50": "TTFT", "tpot_ms_p50": "TPOT"}
+
+
+def _sortings(levels: Sequence[int]) -> list[tuple[str, str]]:
+    """Return what the main table can be sorted by, each key with its label."""
+    figures = [
+        (f"{name}-{level}", f"{label} at C = {level}")
+        for name, label in FIGURES.items()
+        for level in levels
+    ]
+    return [*COLUMNS.items(), *figures]
+
+
+def _sort_keys(row: Document) -> Markup:
+    """Return the sort keys of a row as attributes; figures that no ranking counts have none."""
+    overview = tables.overview([row]).rows[0]
+    keys: dict[str, object] = {
+        name: text.plain(cell.text) for name, cell in zip(COLUMNS, overview, strict=True)
+    }
+    found = row["correctness"]
+    keys["right"] = found["right"] / found["asked"] if found and found["asked"] else None
+    for point in row["points"]:
+        if point["unranked"] is None:
+            keys |= {f"{name}-{point['concurrency']}": point[name] for name in FIGURES}
+    return Markup("").join(
+        Markup(' data-{}="{}"').format(name, value)
+        for name, value in keys.items()
+        if value is not None
+    )
+
+
+def _environment(*, autoescape: bool) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("bringup.report"),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _context(report: Document, pictures: Pictures) -> dict[str, Any]:
+    rows = {row["name"]: row for row in report["experiments"]}
+    return {
+        "report": report,
+        "pictures": pictures,
+        "members": {
+            study["name"]: [rows[name] for name in study["experiments"]]
+            for study in report["studies"]
+        },
+        "tables": tables,
+        "wording": wording,
+        "command": command,
+        "anchor": text.heading_anchor,
+    }
+
+
+def command(row: Document) -> str:
+    """Return the experiment's command line to copy, one flag a line."""
+    words = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(row["env"].items())]
+    lines = [" ".join([*words, "python"])]
+    for word in row["command"]:
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n  ".join(lines)

@@ -1,0 +1,103 @@
+"""Write text that came from models, logs and people so that it stays text.
+
+Everything that a report shows passes through here: control characters become visible signs (no
+terminal escape survives), and each output format has its own way of saying "these characters
+mean nothing".  HTML is escaped by the templates themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+LONGEST = 400
+"""Characters of one shown text; the artefact holds the rest."""
+
+HOME = re.compile(r"(?<![\w.])(?:/home|/Users)/[^/\s\"':;,]+|(?<![\w./])/root(?=/)")
+"""A home folder, which names a user."""
+
+_LINE_BREAKS = {"\n": "⏎", "\r": "", "\t": " ", "\u2028": "⏎", "\u2029": "⏎", "\x85": "⏎"}
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
+_MEANING = r"[\\`*|~]|(?<![^\W_])_|_(?![^\W_])|&(?=[#\w]+;)|#(?=\d)|<(?=[A-Za-z/!?])"
+_IN_LINE = re.compile(_MEANING + r"|\](?=[(\[:])")
+_IN_LABEL = re.compile(_MEANING + r"|[\[\]]")
+"""What means something inside a line or a link's label: an underscore within a word does not."""
+
+
+def plain(text: object, longest: int = LONGEST) -> str:
+    """Return ``text`` as one line of visible characters, shortened to ``longest``.
+
+    Terminal escapes, bidirectional overrides, zero-width characters and lone surrogates become
+    visible signs; a line break becomes ``⏎``.
+    """
+    line = "".join(map(_visible, HOME.sub("~", str(text)).rstrip()))
+    if len(line) <= longest:
+        return line
+    return f"{line[:longest]}… ({len(line) - longest} more characters)"
+
+
+def _visible(character: str) -> str:
+    if character in _LINE_BREAKS:
+        return _LINE_BREAKS[character]
+    if unicodedata.category(character) not in _INVISIBLE:
+        return character
+    code = ord(character)
+    return chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+
+def markdown(text: object) -> str:
+    """Return ``text`` as inline Markdown that shows exactly these characters, also in a table."""
+    return _escaped(_IN_LINE, plain(text))
+
+
+def link(label: object, target: str) -> str:
+    """Return a Markdown link to ``target`` that shows exactly the characters of ``label``."""
+    place = re.sub(r"[<>\\|]", "", plain(target))
+    return f"[{_escaped(_IN_LABEL, plain(label))}](<{place}>)"
+
+
+def _escaped(meaning: re.Pattern[str], line: str) -> str:
+    return meaning.sub(lambda match: "\\" + match.group(), line)
+
+
+def code(text: object) -> str:
+    """Return ``text`` as a Markdown code span, or escaped where a table would cut a span short."""
+    line = plain(text)
+    if not line or "|" in line:
+        return markdown(line)
+    fence = "`" * (_longest_run(line) + 1)
+    pad = " " if "`" in line or line != line.strip() else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def fenced(lines: object, language: str = "text") -> str:
+    """Return text of several lines as a fenced Markdown block that it can't end early."""
+    body = [plain(line, longest=4000) for line in str(lines).splitlines()]
+    fence = "`" * max(3, _longest_run("\n".join(body)) + 1)
+    return "\n".join([fence + language, *body, fence])
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def heading_anchor(title: str) -> str:
+    """Return the anchor that code hosts give a Markdown heading with this title."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def slug(name: str) -> str:
+    """Return a name usable as a file name and an HTML id: letters, digits, ``.``, ``-``, ``_``."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_"
+
+
+def without_homes(value: Any) -> Any:
+    """Return a JSON value in which no text holds a home folder or cannot be written as UTF-8."""
+    if isinstance(value, dict):
+        return {without_homes(key): without_homes(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_homes(item) for item in value]
+    if isinstance(value, str):
+        return HOME.sub("~", value).encode("utf-8", "replace").decode()
+    return value

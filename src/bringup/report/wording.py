@@ -1,0 +1,74 @@
+"""Numbers as people read them, the same in every table, sentence and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NOTHING = "–"
+
+
+def figure(value: float | None) -> str:
+    """Return a measured value with three significant digits: 4,687 · 523 · 52.3 · 0.52."""
+    if value is None:
+        return NOTHING
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+
+
+def change(effect: float | None) -> str:
+    """Return a relative difference in percent: 0.24 → ``+24 %``, -0.005 → ``−0.5 %``."""
+    if effect is None:
+        return NOTHING
+    percent = 100 * effect
+    shown = f"{percent:+.{0 if abs(percent) >= 9.95 else 1}f}"
+    return "±0 %" if float(shown) == 0 else f"{shown} %".replace("-", "−")
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Return a band of relative differences in percent: (0.19, 0.29) → ``[+19, +29]``."""
+    if low is None or high is None:
+        return ""
+    ends = (f"{100 * end:+.0f}".replace("-", "−") for end in (low, high))
+    return f"[{', '.join(ends)}]"
+
+
+def size(count: float | None) -> str:
+    """Return bytes as people say them, in powers of 1,024."""
+    if count is None:
+        return NOTHING
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} TiB"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration: ``35 s``, ``4 min 10 s``, ``2 h 5 min``."""
+    if value is None:
+        return NOTHING
+    whole = round(value)
+    if whole < 60:
+        return f"{value:.1f} s" if value < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """Return items as a sentence lists them: ``a, b and c``."""
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a count with its noun: ``1 repeat``, ``3 repeats``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def levels(concurrencies: Sequence[int]) -> str:
+    """Return concurrency levels as sentences name them: ``C = 1, 8 and 16``."""
+    return f"C = {listed([str(level) for level in concurrencies])}"
