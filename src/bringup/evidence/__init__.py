@@ -1,0 +1,17 @@
+"""Evidence: what a server's log, its ``/server_info`` and its kernels prove (docs/design.md §6)."""
+
+from bringup.evidence.diagnosis import diagnose, failure
+from bringup.evidence.log import DecodeLine, PrefillLine, decode_lines, prefill_lines, traffic
+from bringup.evidence.server import failed_document, server_document
+
+__all__ = [
+    "DecodeLine",
+    "PrefillLine",
+    "decode_lines",
+    "diagnose",
+    "failed_document",
+    "failure",
+    "prefill_lines",
+    "server_document",
+    "traffic",
+]

@@ -1,0 +1,217 @@
+"""Why a server failed: the first cause in its log, not the last echo.
+
+Ranks repeat each other and a crash is reported by everything that notices it, so the last error of
+a log is rarely the reason.  The rules are data: ``failures.yaml``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bringup.artifact import Document, reason
+from bringup.evidence.log import Line, lines
+from bringup.evidence.rules import table
+from bringup.redact import redacted_text
+
+MOST_EVIDENCE = 20
+"""Log lines that a reason may quote."""
+
+LINES_BEFORE = 10
+LINES_AFTER = 4
+
+LONGEST_QUOTE = 300
+"""Characters quoted of one line."""
+
+SAME_TRACEBACK = 120
+"""Lines behind a general exception in which a special cause is taken to belong to it."""
+
+STILL_AT_WORK_S = 120.0
+"""A log that grew this recently, in seconds, belongs to a server that makes progress."""
+
+Rule = dict[str, Any]
+
+
+@dataclass
+class Finding:
+    """A line that a failure rule fits, and what stood around it."""
+
+    rule: Rule
+    class_: str
+    number: int
+    text: str
+    evidence: list[str]
+    still_wanted: int = LINES_AFTER
+
+    @property
+    def strength(self) -> str:
+        """One of ``cause``, ``general``, ``echo``."""
+        return str(self.rule.get("strength", "cause"))
+
+
+@dataclass
+class Course:
+    """How far a start came, and what went wrong on the way."""
+
+    stage: str = "start"
+    ready: bool = False
+    dead: bool = False
+    findings: dict[str, Finding] = field(default_factory=dict)
+    """The first finding of each strength."""
+    harmful: Finding | None = None
+    """The first finding that makes a server wrong even though it starts."""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_EVIDENCE))
+
+    def cause(self) -> Finding | None:
+        """Return the first cause: an earlier general exception only if it is another crash."""
+        cause, general = self.findings.get("cause"), self.findings.get("general")
+        if cause and general and general.number < cause.number - SAME_TRACEBACK:
+            return general
+        return cause or general or self.findings.get("echo")
+
+
+def diagnose(
+    log: Path,
+    *,
+    exit_code: int | None = None,
+    timed_out: bool = False,
+    quiet_s: float | None = None,
+) -> Document:
+    """Return the reason why the server with this log failed.
+
+    Args:
+        log: its log.
+        exit_code: how the process ended, negative for a signal; None if it is not known.
+        timed_out: whether it was stopped because its start took too long.
+        quiet_s: for a time-out, the seconds since the log last grew.
+
+    Returns:
+        A reason (`bringup.artifact.reason`) whose class is one of ``failures.yaml``.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    course = follow(log)
+    found = course.harmful or course.cause()
+    if found is not None and not (timed_out and found.strength == "echo"):
+        return _reason(found.class_, found.text, found.evidence, found.rule)
+    class_, message = _without_a_cause(course, exit_code, timed_out, quiet_s)
+    return _reason(class_, message, list(course.tail), {})
+
+
+def failure(log: Path) -> Document | None:
+    """Return the reason why the server with this log is no good, None if it became ready and is.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    course = follow(log)
+    if course.ready and course.harmful is None and not course.dead:
+        return None
+    return diagnose(log)
+
+
+def follow(log: Path) -> Course:
+    """Read ``log`` once and return its course.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    course = Course()
+    before: deque[str] = deque(maxlen=LINES_BEFORE)
+    open_: list[Finding] = []
+    for line in lines(log):
+        if not line.text.strip():
+            continue
+        quote = quoted(line)
+        for finding in open_:
+            finding.evidence.append(quote)
+            finding.still_wanted -= 1
+        open_ = [finding for finding in open_ if finding.still_wanted]
+        rule = None
+        if not _quotes(line):
+            _advance(course, line)
+            rule = _rule_for(line)
+        if rule is not None:
+            finding = Finding(
+                rule, _class(rule, course.stage), line.number, quote, [*before, quote]
+            )
+            if _keep(course, finding):
+                open_.append(finding)
+        before.append(quote)
+        course.tail.append(quote)
+    return course
+
+
+def quoted(line: Line) -> str:
+    """Return a line as evidence quotes it: short, and without secrets."""
+    return redacted_text(line.raw[:LONGEST_QUOTE]).rstrip()
+
+
+def _advance(course: Course, line: Line) -> None:
+    start = line.text[:LONGEST_QUOTE]
+    for step in table("failures")["stages"]:
+        if step["pattern"].search(start):
+            course.stage = step["stage"]
+            course.ready = course.ready or course.stage == "serving"
+    course.dead = course.dead or any(
+        sign["pattern"].search(start) for sign in table("failures")["death"]
+    )
+
+
+def _rule_for(line: Line) -> Rule | None:
+    text = line.text[: 4 * LONGEST_QUOTE]
+    rules = table("failures")["rules"]
+    return next((rule for rule in rules if rule["pattern"].search(text)), None)
+
+
+def _quotes(line: Line) -> bool:
+    """Whether the line repeats what others said (arguments, requests), and so proves nothing."""
+    return any(
+        rule["pattern"].search(line.text[:LONGEST_QUOTE]) for rule in table("failures")["never"]
+    )
+
+
+def _class(rule: Rule, stage: str) -> str:
+    return str(rule["by_stage"][stage] if "by_stage" in rule else rule["class"])
+
+
+def _keep(course: Course, finding: Finding) -> bool:
+    """Note ``finding`` if it is the first of its kind."""
+    if finding.rule.get("healthy"):
+        if course.harmful is None:
+            course.harmful = finding
+            return True
+        return False
+    if finding.strength in course.findings:
+        return False
+    course.findings[finding.strength] = finding
+    return True
+
+
+def _without_a_cause(
+    course: Course, exit_code: int | None, timed_out: bool, quiet_s: float | None
+) -> tuple[str, str]:
+    at = f"during {course.stage}"
+    if timed_out:
+        working = quiet_s is not None and quiet_s < STILL_AT_WORK_S
+        return ("timeout-with-progress" if working else "timeout-without-progress"), at
+    if exit_code in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM):
+        return "killed", f"{at}, exit code {exit_code}"
+    if exit_code is not None and exit_code < 0:
+        return "crashed-by-signal", f"{at}, {signal.Signals(-exit_code).name}"
+    ended = "" if exit_code is None else f", exit code {exit_code}"
+    return "unfinished", f"{at}{ended}"
+
+
+def _reason(class_: str, message: str, evidence: list[str], rule: Rule) -> Document:
+    known = table("failures")["classes"][class_]
+    return reason(
+        class_,
+        f"{rule.get('meaning', known['meaning'])}: {message}",
+        evidence=evidence[-MOST_EVIDENCE:],
+        hint=rule.get("hint", known["hint"]),
+    )
