@@ -50,6 +50,12 @@ def script(plan: Document, model: str, folder: Path) -> str:
     )
 
 
+def refusal(reason: Document) -> str:
+    """Return what stands in a script's place where there is no server to start."""
+    said = shlex.quote(f"no server to start: {reason['message']}")
+    return f"#!/usr/bin/env bash\nprintf '%s\\n' {said} >&2\nexit 1\n"
+
+
 def _exports(plan: Document) -> Iterator[str]:
     """Yield the environment's lines; PYTHONPATH is the plan's alone."""
     path = ":".join(_shell(each) for each in plan["pythonpath"])

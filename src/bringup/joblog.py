@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -45,3 +46,21 @@ def logged(log: str | os.PathLike[str]) -> Iterator[Path]:
             message = redacted_text(str(error) or type(error).__name__)
             print(f"{path.stem}: {message}", file=sys.stderr)
             raise SystemExit(1) from None
+
+
+def run(command: Sequence[str | os.PathLike[str]]) -> None:
+    """Run a program, its output going where this job's goes, line by line.
+
+    Raises:
+        OSError: it could not be started, or ended with an error; the message has its last line.
+    """
+    last = ""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="")
+            last = line.strip() or last
+    if process.returncode:
+        name = " ".join(Path(word).name for word in command[:2])
+        raise OSError(f"{name} ended with {process.returncode}: {last}")

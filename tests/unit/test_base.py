@@ -1,6 +1,7 @@
 """Artefacts, redaction, portable paths, job logs and import tracking: what all stages stand on."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_a_failing_job_says_one_line_and_logs_the_rest(tmp_path, capsys):
     log = (tmp_path / "logs" / "weights.log").read_text()
     assert "Traceback" in log
     assert "hf_b" not in log
+
+
+def test_a_program_of_a_job_writes_to_its_log(tmp_path, capsys):
+    program = tmp_path / "make.py"
+    program.write_text("print('working'); raise SystemExit('no torch here')")
+    with pytest.raises(SystemExit), joblog.logged(tmp_path / "quantize.log"):
+        joblog.run([sys.executable, program])
+    assert "working" in (tmp_path / "quantize.log").read_text()
+    assert capsys.readouterr().err.endswith("make.py ended with 1: no torch here\n")
 
 
 def test_imports_are_followed_through_modules_and_packages(tmp_path):

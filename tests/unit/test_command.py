@@ -66,3 +66,11 @@ def test_the_script_names_no_home(server, tmp_path):
     text = server.read_text()
     assert str(tmp_path) not in text
     assert str(Path.home()) not in text.replace("/usr", "")
+
+
+def test_where_there_is_no_server_the_script_says_why(tmp_path):
+    script = tmp_path / "serve.sh"
+    script.write_text(command.refusal({"message": "NVFP4 won't run; it needs `a` GPU"}))
+    done = run(script, PATH="/usr/bin:/bin")
+    assert done.returncode == 1
+    assert done.stderr == "no server to start: NVFP4 won't run; it needs `a` GPU\n"

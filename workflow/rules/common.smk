@@ -14,6 +14,13 @@ CONFIG_FILE = Path("config/experiments.yaml")
 # The small checkpoint that comes with the project, and the forms of it that rule quantize makes.
 ARITHMETIC = "resources/arithmetic-moe"
 FORMS = ["fp8", "int4", "mixed", "mxfp4", "nvfp4"]
+QUANTIZER = [
+    "make/quantize.py",
+    "make/formats.py",
+    "make/model.py",
+    "make/calibration.json",
+    "hashes.json",
+]
 
 try:
     if strangers := sorted(set(config) - {"study"}):

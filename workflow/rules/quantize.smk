@@ -1,10 +1,10 @@
-def interpreter_for_form(wildcards):
-    """Input function: the engine of the first experiment that asks for this form."""
-    path = f"{ARITHMETIC}/{wildcards.form}"
+def interpreter_for_forms(wildcards):
+    """Input function: the engine of the first experiment that asks for a quantized form."""
+    made = [f"{ARITHMETIC}/{form}" for form in FORMS]
     return next(
         f"results/engines/{entry['engine']}/engine.json"
         for entry in CONFIG.experiments.values()
-        if CONFIG.checkpoints[entry["checkpoint"]].get("path") == path
+        if CONFIG.checkpoints[entry["checkpoint"]].get("path") in made
     )
 
 
@@ -13,21 +13,18 @@ def interpreter_for_form(wildcards):
 rule quantize:
     input:
         code=code("quantize"),
-        make=expand(
-            "{project}/resources/arithmetic-moe/make/{name}",
-            project=os.path.relpath(workflow.basedir),
-            name=["quantize.py"],
-        ),
+        make=[os.path.relpath(f"{workflow.basedir}/{ARITHMETIC}/{name}") for name in QUANTIZER],
         weights=f"{ARITHMETIC}/bf16/model.safetensors",
-        engine=interpreter_for_form,
+        engine=interpreter_for_forms,
     output:
-        config=ARITHMETIC + "/{form}/config.json",
-        weights=ARITHMETIC + "/{form}/model.safetensors",
+        configs=expand("{folder}/{form}/config.json", folder=ARITHMETIC, form=FORMS),
+        weights=expand("{folder}/{form}/model.safetensors", folder=ARITHMETIC, form=FORMS),
     log:
-        "results/logs/quantize-{form}.log",
-    wildcard_constraints:
-        form="|".join(FORMS),
+        "results/logs/quantize.log",
     conda:
         "../../envs/workflow.yaml"
+    params:
+        folder=ARITHMETIC,
+        forms=FORMS,
     script:
         "../scripts/quantize.py"
