@@ -1,0 +1,373 @@
+"""The plan of an experiment: its whole command line with a reason for every flag, or why not.
+
+A pure function of the documents before it and of the experiment's entry: the same input gives the
+same bytes.  What can be known before a server is started is decided here, because a load that
+ends in a refusal may take a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bringup import artifact, routing
+from bringup.artifact import Document, reason
+from bringup.plan import fit
+from bringup.plan.backends import Decision, Target, decide
+from bringup.routing import arguments, traps
+
+SCHEMA = "plan/1"
+
+STARTUP_MAX_S = 7200
+"""How long a server may take to be ready where the config says nothing."""
+
+DECODE_LOG_INTERVAL = 10
+"""Decode steps between two throughput lines of the server's log (SGLang's default is 40)."""
+
+NOT_FLAGS = frozenset({"startup_max_s"})
+"""Keys of ``server:`` that are the workflow's own."""
+
+WAIVERS = {
+    "format-conflict": "accept_conflict",
+    "misread-format": "accept_misreading",
+    "known-bad-backend": "force",
+    "unsupported-format": "force",
+    "unsupported-format-on-cpu": "force",
+    "does-not-fit": "force",
+    "unsupported-kv-cache": "force",
+    "unsupported-quantization": "force",
+}
+"""The key of the experiment that lets an objection of a class pass, with a reason."""
+
+
+def gpus_needed(experiment: Mapping[str, Any]) -> int:
+    """Return how many GPUs the server of an experiment spreads over (1 if nothing is said)."""
+    return fit.Spread.of(_canonical(experiment["server"])).gpus
+
+
+def screened(experiment: Mapping[str, Any], why: str) -> Document:
+    """Return the plan of an experiment that the machine can't hold, known before anything is read.
+
+    Args:
+        experiment: the resolved entry.
+        why: what ``hardware.screen`` said.
+    """
+    refusal = reason("screened-out", why, hint="run it on such a machine, or change `requires`")
+    return artifact.document(SCHEMA, "refused", refusal, **_blank(experiment))
+
+
+def plan(
+    experiment: Mapping[str, Any],
+    *,
+    format: Document,
+    reading: Document,
+    engine: Document,
+    hardware: Document,
+) -> Document:
+    """Return ``plan.json``.
+
+    Args:
+        experiment: the resolved entry: ``name, checkpoint, engine, server, env`` and, where given,
+            ``draft, force, accept_conflict, accept_misreading``.
+        format: what the checkpoint is.
+        reading: how this build reads it.
+        engine: the build: its version, interpreter, flags and choices.
+        hardware: the machine's fingerprint.
+
+    Returns:
+        A document of status ``ok``; ``refused`` with the first objection that no key of the
+        experiment lets pass; ``skipped`` where an earlier document stops the experiment.
+    """
+    stop = artifact.stopping(format, engine)
+    if stop:
+        return artifact.skipped(SCHEMA, stop, **_blank(experiment))
+    case = _Case(experiment, format, reading, engine, hardware)
+    objections = list(case.objections())
+    standing = [each for each in objections if not case.waiver(each)]
+    if not standing and (stop := artifact.stopping(reading)):
+        return artifact.skipped(SCHEMA, stop, **_blank(experiment))
+    waived = [case.waived(each) for each in objections if case.waiver(each)]
+    others = [{"class": each["class"], "message": each["message"]} for each in standing[1:]]
+    return artifact.document(
+        SCHEMA,
+        "refused" if standing else "ok",
+        standing[0] if standing else None,
+        **case.fields(warnings=[*others, *waived, *case.warnings()]),
+    )
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One server argument, and who decided it."""
+
+    name: str
+    value: Any
+    by: str
+    """``user``, ``table`` or ``workflow``."""
+    why: str
+
+    def document(self) -> Document:
+        return {"flag": self.name, "value": self.value, "by": self.by, "why": self.why}
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One experiment on one build, one checkpoint and one machine."""
+
+    experiment: Mapping[str, Any]
+    format: Document
+    reading: Document
+    engine: Document
+    hardware: Document
+
+    @property
+    def on_cpu(self) -> bool:
+        return bool(self.hardware["architecture"] == "cpu")
+
+    @cached_property
+    def server(self) -> dict[str, Any]:
+        """The server arguments of the config."""
+        given = self.experiment["server"].items()
+        return {name: value for name, value in given if name not in NOT_FLAGS and value is not None}
+
+    @cached_property
+    def formats(self) -> dict[str, str]:
+        """Format by module class."""
+        return {name: each["format"] for name, each in sorted(self.format["classes"].items())}
+
+    @cached_property
+    def target(self) -> Target:
+        return Target(
+            self.formats,
+            self.format["architecture"],
+            self.hardware["architecture"],
+            self.engine["version"],
+            _pull_requests(self.engine["patches"]),
+        )
+
+    @cached_property
+    def decisions(self) -> list[Decision]:
+        return decide(self.target, self.server, self.engine["choices"])
+
+    @cached_property
+    def flags(self) -> list[Flag]:
+        """Every argument but the model, host and port, in the order of the command line."""
+        chosen = [*self._users_flags(), *self._table_flags()]
+        return [*chosen, *self._workflow_flags({arguments.canonical(each.name) for each in chosen})]
+
+    def _users_flags(self) -> Iterator[Flag]:
+        known, renamed = self.engine["flags"], self.engine["renamed"]
+        table = {decision.flag[0] for decision in self.decisions if decision.flag}
+        for name, value in sorted(self.server.items()):
+            if name in table and value == routing.AUTO:
+                continue
+            own, why = arguments.as_this_build_says(name, known, renamed)
+            yield Flag(own, value, "user", f"config: {why}" if why else "config")
+
+    def _table_flags(self) -> Iterator[Flag]:
+        for decision in self.decisions:
+            if decision.flag:
+                name, value = decision.flag
+                why = f"{decision.document['known']}: {decision.document['why']}"
+                yield Flag(name, value, "table", why)
+
+    def _workflow_flags(self, taken: set[str]) -> Iterator[Flag]:
+        """Yield what the workflow adds, without what the user decided."""
+        wanted: list[tuple[str, Any, str]] = []
+        if self.on_cpu:
+            wanted.append(("device", "cpu", "this machine has no GPU"))
+            tokens = fit.tokens_on_cpu(self.format["model"], self.hardware["ram_gib"])
+            if tokens:
+                why = "by default the KV cache takes most of a CPU host's RAM"
+                wanted.append(("max-total-tokens", tokens, why))
+        wanted += [
+            (
+                "decode-log-interval",
+                DECODE_LOG_INTERVAL,
+                "the server's own throughput is read there",
+            ),
+            ("enable-metrics", True, "the server's own counts are held against the client's"),
+        ]
+        for name, value, why in wanted:
+            if name not in taken and (name in self.engine["flags"] or not self.engine["flags"]):
+                yield Flag(name, value, "workflow", why)
+
+    @cached_property
+    def env(self) -> dict[str, str]:
+        cpu = {"SGLANG_USE_CPU_ENGINE": "1"} if self.on_cpu else {}
+        return {**cpu, **{name: str(value) for name, value in self.experiment["env"].items()}}
+
+    @cached_property
+    def spread(self) -> fit.Spread:
+        return fit.Spread.of(_canonical(self.server))
+
+    @cached_property
+    def traps(self) -> list[dict[str, Any]]:
+        situation = traps.Situation(
+            gpu=self.target.gpu,
+            version=self.target.version,
+            model=self.target.model,
+            experts=self.formats.get("experts"),
+            nvlink=_nvlink(self.hardware),
+            flags=_canonical({flag.name: flag.value for flag in self.flags}),
+            env=self.env,
+        )
+        return list(traps.caught(situation))
+
+    def objections(self) -> Iterator[Document]:
+        """Yield what speaks against starting this server, the most telling first."""
+        backends = [each for decision in self.decisions for each in decision.objections]
+        yield from (each for each in backends if each["class"] != "known-bad-backend")
+        yield from _trap_objections(self.traps)
+        yield from self._conflict()
+        yield from self._misreading()
+        yield from (each for each in backends if each["class"] == "known-bad-backend")
+        yield from self._parser()
+        yield from self._too_few_gpus()
+
+    def _conflict(self) -> Iterator[Document]:
+        if self.format["verdict"] == "conflict":
+            contradictions = self.format["contradictions"]
+            yield reason(
+                "format-conflict",
+                "the checkpoint contradicts itself: " + (contradictions or ["see format.json"])[0],
+                evidence=contradictions,
+                hint="pin another revision, or give accept_conflict: <why>",
+            )
+
+    def _misreading(self) -> Iterator[Document]:
+        if self.reading.get("verdict") in ("misreads", "cannot-load"):
+            fixed = self.reading.get("fixed_by")
+            yield reason(
+                "misread-format",
+                f"this build {self.reading['verdict'].replace('-', ' ')} the checkpoint: "
+                f"{self.reading['message']}",
+                hint=f"fixed by {fixed}"
+                if fixed
+                else "another engine, or accept_misreading: <why>",
+            )
+
+    def _parser(self) -> Iterator[Document]:
+        names = [arguments.canonical(flag.name) for flag in self.flags]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield reason("double-flag", f"--{name} is given by two of its names; keep one")
+        for flag in self.flags:
+            if flag.by != "workflow":
+                yield from arguments.objections(
+                    flag.name, flag.value, self.engine["flags"], self.engine["choices"]
+                )
+
+    def _too_few_gpus(self) -> Iterator[Document]:
+        present = len(self.hardware["gpus"])
+        if not self.on_cpu and self.spread.gpus > present:
+            message = f"{self.spread} is {self.spread.gpus} GPUs; this machine has {present}"
+            yield reason("too-few-gpus", message, hint="lower tp-size, pp-size or dp-size")
+
+    def warnings(self) -> Iterator[Document]:
+        for decision in self.decisions:
+            yield from decision.warnings
+        for trap in self.traps:
+            if trap["effect"] == "warn":
+                yield {"class": trap["class"], "message": trap["message"]}
+        if self.format["verdict"] == "metadata-incomplete":
+            yield {
+                "class": "metadata-incomplete",
+                "message": "the tensors could not be read; the format is what the metadata says",
+            }
+        if self.reading.get("verdict") == "unknown":
+            message = self.reading["message"] or "how this build reads the checkpoint is not known"
+            yield {"class": "reading-unknown", "message": message}
+        for name, format in self.formats.items():
+            if format == "unknown" and name not in ("other", "embeddings"):
+                yield {"class": "unknown-format", "message": f"the format of {name} is not known"}
+
+    def waiver(self, objection: Document) -> str | None:
+        """Return the experiment's reason to go on against an objection, if it gives one."""
+        key = WAIVERS.get(objection["class"])
+        return self.experiment.get(key) if key else None
+
+    def waived(self, objection: Document) -> Document:
+        message = f"{objection['message']} (allowed by the config: {self.waiver(objection)})"
+        return {"class": objection["class"], "message": message}
+
+    def fields(self, *, warnings: list[Document]) -> Document:
+        return {
+            **_blank(self.experiment),
+            "device": "cpu" if self.on_cpu else "cuda",
+            "gpus": 0 if self.on_cpu else self.spread.gpus,
+            "python": self.engine["python"],
+            "pythonpath": self.engine["pythonpath"],
+            "argv": _argv(self.flags),
+            "env": dict(sorted(self.env.items())),
+            "flags": [flag.document() for flag in self.flags],
+            "backend": _by_module(self.decisions),
+            "format": self.formats,
+            "fit": None,
+            "warnings": warnings,
+        }
+
+
+def _blank(experiment: Mapping[str, Any]) -> Document:
+    """Return the fields of a plan in which nothing was decided."""
+    return {
+        "experiment": experiment["name"],
+        "checkpoint": experiment["checkpoint"],
+        "draft": experiment.get("draft"),
+        "engine": experiment["engine"],
+        "device": None,
+        "gpus": 0,
+        "python": None,
+        "pythonpath": [],
+        "argv": [],
+        "env": {},
+        "flags": [],
+        "backend": {},
+        "format": {},
+        "fit": None,
+        "warnings": [],
+        "startup_max_s": experiment["server"].get("startup_max_s", STARTUP_MAX_S),
+    }
+
+
+def _argv(flags: Iterable[Flag]) -> list[str]:
+    """Return the command line after the interpreter; launch fills ``{model}`` and ``{port}``."""
+    words = ["-m", "sglang.launch_server", "--model-path", "{model}"]
+    words += ["--host", "127.0.0.1", "--port", "{port}"]
+    return words + [word for flag in flags for word in arguments.words(flag.name, flag.value)]
+
+
+def _by_module(decisions: Iterable[Decision]) -> Document:
+    """Return the decisions by module class; a second format of a class goes by both names."""
+    found: Document = {}
+    for each in decisions:
+        name = f"{each.module}:{each.document['format']}" if each.module in found else each.module
+        found[name] = each.document
+    return found
+
+
+def _canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {arguments.canonical(name): value for name, value in flags.items()}
+
+
+def _pull_requests(patches: Iterable[Document]) -> frozenset[int]:
+    """Return the pull requests to SGLang itself that a build has as patches."""
+    sources = (patch["source"] for patch in patches)
+    return frozenset(
+        int(source["pr"])
+        for source in sources
+        if "pr" in source and source.get("repo", "sgl-project/sglang") == "sgl-project/sglang"
+    )
+
+
+def _nvlink(hardware: Document) -> bool | None:
+    """Say whether every pair of GPUs is joined by NVLink; None if that is not known."""
+    joined = [link["nvlink"] for link in hardware["links"]]
+    return None if not joined or None in joined else all(joined)
+
+
+def _trap_objections(caught: Iterable[dict[str, Any]]) -> Iterator[Document]:
+    for trap in caught:
+        if trap["effect"] == "refuse":
+            yield reason(trap["class"], trap["message"], evidence=trap["source"])

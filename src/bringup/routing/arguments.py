@@ -1,0 +1,108 @@
+"""Server arguments: one name each, held against the parser of the build at hand.
+
+argparse binds an unknown long flag silently to the one that it abbreviates; here an unknown flag is
+an objection that names the nearest one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bringup.artifact import Document, reason
+
+
+def canonical(name: str) -> str:
+    """Return the first of the names that one argument has (``tp`` is ``tp-size``)."""
+    return next((aliases[0] for aliases in _file()["aliases"] if name in aliases), name)
+
+
+def as_this_build_says(
+    name: str, known: Collection[str], renamed: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """Return an argument's name in a build, and why it is another than the one that was given.
+
+    Args:
+        name: as the config gives it.
+        known: the long flags of the build's parser; empty if they are not known.
+        renamed: what the build calls the flags of other releases.
+    """
+    if not known or name in known:
+        return name, None
+    if name in renamed:
+        return renamed[name], f"--{name} of other releases is called so in this build"
+    full = canonical(name)
+    return (full, f"the whole name of --{name}") if full in known else (name, None)
+
+
+def objections(
+    name: str, value: Any, known: Collection[str], choices: Mapping[str, Collection[str]]
+) -> list[Document]:
+    """Return what a build's parser would say against an argument.
+
+    Args:
+        name: as the build says it.
+        value: as the config gives it.
+        known: the long flags of the build's parser; empty if they are not known.
+        choices: the values that the parser allows, by flag.
+    """
+    if name in _file()["reserved"]:
+        why = _file()["reserved"][name]
+        return [reason("reserved-flag", f"--{name} is not for the config: {why}")]
+    if known and name not in known:
+        return [_unknown(name, known)]
+    allowed = choices.get(name)
+    wrong = [each for each in _values(value) if allowed and str(each) not in allowed]
+    return [_not_offered(name, str(each), allowed or []) for each in wrong]
+
+
+def words(name: str, value: Any) -> list[str]:
+    """Return an argument as a command line spells it.
+
+    True is the bare flag, False and None nothing; a list is the flag followed by its items; a
+    mapping is JSON.
+    """
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [f"--{name}"]
+    if isinstance(value, list):
+        return [f"--{name}", *(str(item) for item in value)] if value else []
+    if isinstance(value, Mapping):
+        return [f"--{name}", json.dumps(value, sort_keys=True, separators=(",", ":"))]
+    return [f"--{name}", str(value)]
+
+
+def _values(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if isinstance(value, bool) else [value]
+
+
+def _unknown(name: str, known: Collection[str]) -> Document:
+    longer = sorted(flag for flag in known if flag.startswith(name))
+    near = longer or difflib.get_close_matches(name, sorted(known), n=3)
+    message = f"this build has no --{name}"
+    if len(longer) == 1:
+        message += f"; its parser would silently take it for --{longer[0]}"
+    elif longer:
+        message += f"; its parser would call it ambiguous ({', '.join(longer[:4])})"
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else None
+    return reason("unknown-flag", message, hint=hint)
+
+
+def _not_offered(name: str, value: str, allowed: Collection[str]) -> Document:
+    near = difflib.get_close_matches(value, sorted(allowed), n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it offers {', '.join(allowed)}"
+    return reason("unknown-choice", f"this build's --{name} doesn't offer {value}", hint=hint)
+
+
+@cache
+def _file() -> dict[str, Any]:
+    text = Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
