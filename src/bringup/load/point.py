@@ -1,0 +1,356 @@
+"""Measure one experiment at one concurrency level: a point, with its own gate."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bringup import artifact, probes, stats, validators
+from bringup.endpoint import Endpoint, NoReplyError
+from bringup.evidence.log import traffic
+from bringup.load import definitions, records
+from bringup.load.workload import WARM_UP_ROUNDS, Workload, arguments
+
+SCHEMA = "point/1"
+
+Bench = Callable[[list[str], Path], object]
+"""Runs `bringup.load.client.run` (argv, output) in the engine's interpreter; raises OSError where
+that could not be done."""
+
+SHORT_PROBE = 12
+"""Questions asked before, during and after the load."""
+
+FLUSH_TRIES, FLUSH_PAUSE_S = 20, 0.25
+"""SGLang refuses to flush while a request runs (HTTP 400); ours have just ended."""
+
+CONTROL_TIMEOUT_S = 30.0
+
+COUNTERS = {
+    "generation_tokens": "sglang:generation_tokens_total",
+    "prompt_tokens": "sglang:prompt_tokens_total",
+    "cached_tokens": "sglang:cached_tokens_total",
+}
+"""Our name → the server's counter in /metrics (SGLang 0.5.13 to 0.5.23)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server that is measured.
+
+    ``model`` is the snapshot's folder (for its tokenizer), ``log`` the file the server writes to.
+    """
+
+    boot: str
+    url: str
+    model: str
+    log: Path
+    api_key: str | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server's address for control calls."""
+        return Endpoint(self.url, self.api_key)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The short probe of a point: questions, thresholds, and whether to measure wrong answers."""
+
+    questions: Sequence[probes.Question]
+    thresholds: probes.Thresholds = field(default_factory=probes.Thresholds)
+    timeout_s: float = 120
+    measure_wrong: bool = False
+
+
+class ServerGoneError(Exception):
+    """The server stopped answering in the middle; what was measured before is kept."""
+
+
+def measure(
+    experiment: str,
+    target: Target,
+    workload: Workload,
+    gate: Gate,
+    *,
+    repeats: int,
+    bench: Bench,
+    folder: Path,
+) -> artifact.Document:
+    """Measure a point and return its document, ``points/c<concurrency>.json``.
+
+    In order: the questions alone; a warm-up of other prompts, from which the number of requests
+    follows; the repeats, each after a flush of the prefix cache and with a seed of its own; the
+    questions inside a full batch; the questions alone again.  Nothing but the load reaches the
+    server during a repeat.
+
+    A server that answers wrongly is measured only if ``gate.measure_wrong``.  A server that dies
+    is a result: status ``failed``, with the repeats that were complete.
+
+    Args:
+        experiment: its name.
+        target: the server.
+        workload: what is sent.
+        gate: what is asked.
+        repeats: how many runs.
+        bench: runs the load client.
+        folder: where the client's files go, one set for each run.
+
+    Raises:
+        OSError: the load client could not be run, which says nothing about the server.
+        ValueError: it wrote something else than records.
+    """
+    point = _Point(experiment, target, workload, gate, bench, folder)
+    try:
+        point.ask("before")
+        if point.verdict().gate != "pass" and not gate.measure_wrong:
+            return point.document()
+        rate = point.warm_up()
+        for number in range(1, repeats + 1):
+            rate = point.repeat(number, rate)
+        point.ask("during")
+        point.ask("after")
+    except ServerGoneError as error:
+        return point.document(artifact.reason("server-gone", str(error), hint="See server.log."))
+    return point.document()
+
+
+class _Point:
+    """A point while it is being measured."""
+
+    def __init__(
+        self,
+        experiment: str,
+        target: Target,
+        workload: Workload,
+        gate: Gate,
+        bench: Bench,
+        folder: Path,
+    ) -> None:
+        self._experiment, self._target, self._workload = experiment, target, workload
+        self._gate, self._bench, self._folder = gate, bench, folder
+        self._questions = probes.short(gate.questions, SHORT_PROBE)
+        self._phases: dict[str, list[probes.Item]] = {}
+        self._repeats: list[dict[str, Any]] = []
+        self._client: records.Client | None = None
+
+    def ask(self, phase: str) -> None:
+        """Ask the short probe: alone, or (``during``) inside a full batch."""
+        settings = {"timeout_s": self._gate.timeout_s, "api_key": self._target.api_key}
+        if phase == "during":
+            items = probes.ask_within_batch(
+                self._target.url,
+                self._questions,
+                concurrency=self._workload.concurrency,
+                **settings,  # type: ignore[arg-type]
+            )
+        else:
+            items = probes.ask(self._target.url, self._questions, **settings)  # type: ignore[arg-type]
+        self._phases[phase] = items
+
+    def verdict(self) -> probes.Verdict:
+        """Return the gate over the phases so far."""
+        return probes.across(self._phases, self._gate.thresholds)
+
+    def warm_up(self) -> float | None:
+        """Send the warm-up; return the requests per second that it reached."""
+        count = WARM_UP_ROUNDS * self._workload.concurrency
+        run = self._run("warm-up", count)
+        return _rate(definitions.figures(run.records, self._workload.concurrency))
+
+    def repeat(self, number: int, rate: float | None) -> float | None:
+        """Measure one repeat and keep it; return the requests per second that it reached."""
+        flushed = self._flush()
+        counters, start = self._counters(), _size(self._target.log)
+        asked = self._workload.requests(rate)
+        run = self._run(number, asked)
+        end, after = _size(self._target.log), self._counters()
+        figures = definitions.figures(run.records, self._workload.concurrency)
+        seen = traffic(self._target.log, start, end) if end > start else None
+        findings = validators.check(
+            validators.Evidence(
+                workload=self._workload,
+                run=run,
+                figures=figures,
+                asked=asked,
+                flushed=flushed,
+                traffic=seen,
+                counters=_moved(counters, after),
+            )
+        )
+        self._repeats.append(
+            {
+                "seed": self._workload.seed(number),
+                **_rounded(figures),
+                "server": seen,
+                "client": _rounded(asdict(run.client)),
+                "validators": validators.documents(findings),
+                "void": validators.voids(findings),
+            }
+        )
+        if figures["completed"] == 0:
+            self._must_live()
+        return _rate(figures) or rate
+
+    def document(self, failure: artifact.Document | None = None) -> artifact.Document:
+        """Return the point with what was measured so far."""
+        verdict = self.verdict()
+        void = [
+            f"repeat {number}: {why}"
+            for number, repeat in enumerate(self._repeats, 1)
+            for why in repeat["void"]
+        ]
+        status: artifact.Status = "ok"
+        why = failure
+        if failure is None and self._repeats and not any(r["completed"] for r in self._repeats):
+            why = artifact.reason("no-request-completed", void[0] if void else "nothing came back")
+        if why is not None:
+            status = "failed"
+        elif verdict.gate != "pass":
+            status, why = "failed" if verdict.gate == "error" else "wrong", probes.reason(verdict)
+        return artifact.document(
+            SCHEMA,
+            status,
+            why,
+            experiment=self._experiment,
+            concurrency=self._workload.concurrency,
+            boot=self._target.boot,
+            workload=asdict(self._workload),
+            gate={
+                "verdict": verdict.gate,
+                **{
+                    phase: probes.summary(probes.gate(items, self._gate.thresholds))
+                    for phase, items in self._phases.items()
+                },
+            },
+            repeats=self._repeats,
+            summary=summary(self._repeats),
+            server=_server(self._repeats),
+            void=void,
+            client={"name": self._client.name, "version": self._client.version}
+            if self._client
+            else None,
+        )
+
+    def _run(self, name: int | str, count: int) -> records.Run:
+        stem = f"c{self._workload.concurrency}.{name}"
+        output = self._folder / f"{stem}.records.json"
+        summary_file = self._folder / f"{stem}.bench_serving.jsonl"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for stale in (output, summary_file):
+            stale.unlink(missing_ok=True)
+        argv = arguments(
+            self._workload,
+            url=self._target.url,
+            model=self._target.model,
+            requests=count,
+            seed=self._workload.seed(name),
+            output=str(summary_file),
+        )
+        try:
+            self._bench(argv, output)
+        except OSError:
+            self._must_live()
+            raise
+        run = records.read(output)
+        self._client = run.client
+        return run
+
+    def _flush(self) -> bool:
+        """Empty the prefix cache; return whether the server says that it did."""
+        for _ in range(FLUSH_TRIES):
+            if self._control("POST", "/flush_cache") is not None:
+                return True
+            time.sleep(FLUSH_PAUSE_S)
+        return False
+
+    def _counters(self) -> dict[str, float]:
+        text = self._control("GET", "/metrics") or ""
+        return {name: total for name, key in COUNTERS.items() if (total := _counter(text, key))}
+
+    def _must_live(self) -> None:
+        self._control("GET", "/model_info")
+
+    def _control(self, method: str, path: str) -> str | None:
+        """Return the body of a control call's answer, None where it was refused."""
+        endpoint = self._target.endpoint
+        try:
+            if method == "POST":
+                reply = endpoint.post(path, timeout_s=CONTROL_TIMEOUT_S)
+            else:
+                reply = endpoint.get(path, timeout_s=CONTROL_TIMEOUT_S)
+        except NoReplyError as error:
+            raise ServerGoneError(f"the server stopped answering: {error}") from None
+        return reply.text if reply.status == 200 else None
+
+
+def summary(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a point's figures: the median over its repeats, those that are void left out.
+
+    ``spread`` is (largest - smallest) / mean of the throughput; everything is None where no repeat
+    counts.
+    """
+    valid = [each for each in repeats if not each["void"] and each["output_tok_s"]]
+
+    def middle(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return round(stats.median(known), 3) if known else None
+
+    throughputs = [each["output_tok_s"] for each in valid]
+    return {
+        "n_repeats": len(valid),
+        **{
+            name: middle([each[name] for each in valid])
+            for name in ("output_tok_s", "steady_tok_s", "user_tok_s")
+        },
+        **{
+            f"{name}_{share}": middle([each[name][share] for each in valid])
+            for name in definitions.FIGURES
+            for share in ("mean", "p50", "p90", "p99")
+        },
+        "spread": round(stats.spread(throughputs), 4) if throughputs else None,
+    }
+
+
+def _server(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return what the server's log shows of all repeats together."""
+    seen = [each["server"] for each in repeats if each["server"]]
+    if not seen:
+        return None
+    speeds = [each["decode_tok_s"] for each in seen if each["decode_tok_s"]]
+    graphs = {each["graph"] for each in seen}
+    return {
+        "decode_tok_s": stats.median(speeds) if speeds else None,
+        "graph": graphs.pop() if len(graphs) == 1 else "some",
+        "running_max": max((s["running_max"] for s in seen if s["running_max"]), default=None),
+    }
+
+
+def _rate(figures: Mapping[str, Any]) -> float | None:
+    return figures["completed"] / figures["duration_s"] if figures["duration_s"] else None
+
+
+def _counter(text: str, name: str) -> float | None:
+    """Return the sum of a counter over its labels in the text of /metrics, None without it."""
+    values = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+    return sum(map(float, values)) if values else None
+
+
+def _moved(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    return {name: total - before.get(name, 0.0) for name, total in after.items()}
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _rounded(value: Any) -> Any:
+    """Return figures with at most four decimals: more is noise."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,266 @@
+"""Reasons not to trust a measurement: each validator looks at one thing and says what it saw.
+
+``void`` means that the figures are not what they claim to be; ``flag`` that they are, but with a
+reservation.  A validator that lacks what it looks at says ``unchecked``: that is not ``ok``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from bringup.load.records import Run
+from bringup.load.workload import Workload
+
+Level = Literal["ok", "flag", "void", "unchecked"]
+
+FAILED_SHARE = 0.05
+"""Failed requests beyond this share void a run (InferenceX's limit); fewer are flagged."""
+
+CACHED_FLAG, CACHED_VOID = 0.01, 0.05
+"""Share of prompt tokens from the prefix cache.  vLLM warns from 1 % (PR #53920); 25 to 86 % more
+throughput was seen, differently at each concurrency (vLLM #52884, #54227)."""
+
+COUNTER_SHARE = 0.01
+"""Largest difference between the client's token count and the server's counter."""
+
+SHORT_SHARE = 0.8
+"""A run shorter than this share of ``min_seconds`` is flagged."""
+
+LATE_SHARE = 0.1
+"""The client's event loop may be late by this share of the median time to first token."""
+
+CPU_SHARE = 0.9
+"""A single-threaded client that uses more of a core is the limit itself."""
+
+LOG_SHARE = 0.3
+"""Largest difference between decode throughput in the server's log and in the client's steady
+window, where the log's includes no prefill."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one validator says of one run."""
+
+    name: str
+    verdict: Level
+    message: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one run.
+
+    ``figures`` are those of `bringup.load.definitions`; ``traffic`` is what the server's log shows
+    of the same window (`bringup.evidence.log.traffic`); ``counters`` how far the server's own
+    counters moved (name → difference), None where it has none.
+    """
+
+    workload: Workload
+    run: Run
+    figures: Mapping[str, Any]
+    asked: int
+    flushed: bool
+    traffic: Mapping[str, Any] | None = None
+    counters: Mapping[str, float] | None = None
+
+
+Check = Callable[[Evidence], tuple[Level, str]]
+
+
+def check(evidence: Evidence) -> list[Finding]:
+    """Return the finding of every validator for one run, in a fixed order."""
+    return [Finding(name, *look(evidence)) for name, look in VALIDATORS.items()]
+
+
+def voids(findings: Iterable[Finding]) -> list[str]:
+    """Return the reasons for which a run is void."""
+    return [f"{each.name}: {each.message}" for each in findings if each.verdict == "void"]
+
+
+def documents(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return findings as points store them."""
+    return [asdict(each) for each in findings]
+
+
+def rises_with_concurrency(throughputs: Mapping[int, float]) -> Finding:
+    """Look at a whole sweep: more requests at once must not give less throughput than one alone.
+
+    Args:
+        throughputs: concurrency → output tokens per second of the points that count.
+    """
+    name = "rises-with-concurrency"
+    if len(throughputs) < 2:
+        return Finding(name, "unchecked", "needs points at two levels")
+    lowest, highest = min(throughputs), max(throughputs)
+    if throughputs[highest] < throughputs[lowest]:
+        return Finding(
+            name,
+            "flag",
+            f"{throughputs[highest]:.1f} tok/s at C = {highest} is less than "
+            f"{throughputs[lowest]:.1f} at C = {lowest}",
+        )
+    return Finding(name, "ok", f"more at C = {highest} than at C = {lowest}")
+
+
+def _all_sent(evidence: Evidence) -> tuple[Level, str]:
+    sent = len(evidence.run.records)
+    if sent != evidence.asked:
+        return "void", f"{evidence.asked} requests were asked for, {sent} are recorded"
+    return "ok", f"{sent} requests"
+
+
+def _none_failed(evidence: Evidence) -> tuple[Level, str]:
+    errors = Counter(each.error for each in evidence.run.records if each.error)
+    if not errors:
+        return "ok", "no request failed"
+    failed = errors.total()
+    text, times = errors.most_common(1)[0]
+    message = f"{failed} of {len(evidence.run.records)} requests failed; {times} x {text}"
+    share = failed / len(evidence.run.records)
+    return ("void" if share > FAILED_SHARE else "flag"), message
+
+
+def _output_lengths(evidence: Evidence) -> tuple[Level, str]:
+    return _lengths(
+        [each.output_tokens for each in evidence.run.records if each.error is None],
+        evidence.workload.output_tokens,
+        "output",
+    )
+
+
+def _input_lengths(evidence: Evidence) -> tuple[Level, str]:
+    return _lengths(
+        [each.input_tokens for each in evidence.run.records if each.error is None],
+        evidence.workload.input_tokens,
+        "prompt",
+    )
+
+
+def _lengths(lengths: Sequence[int], asked: int, what: str) -> tuple[Level, str]:
+    other = [length for length in lengths if length != asked]
+    if not lengths:
+        return "unchecked", "no request ended well"
+    if other:
+        span = f"{min(other)} to {max(other)}"
+        return "void", f"{len(other)} of {len(lengths)} have {span} {what} tokens, not {asked}"
+    return "ok", f"all have {asked} {what} tokens"
+
+
+def _first_tokens(evidence: Evidence) -> tuple[Level, str]:
+    instant = [e for e in evidence.run.records if e.error is None and not (e.ttft_s or 0) > 0]
+    if instant:
+        return "void", f"{len(instant)} requests have no time to first token"
+    return "ok", "every time to first token is above 0"
+
+
+def _throughput_adds_up(evidence: Evidence) -> tuple[Level, str]:
+    """Compare throughput with what ``concurrency`` requests of the measured speed can give."""
+    speed, e2e = evidence.figures["output_tok_s"], evidence.figures["e2e_ms"]["mean"]
+    if not speed or not e2e:
+        return "unchecked", "no throughput"
+    possible = evidence.workload.concurrency * evidence.workload.output_tokens / (e2e / 1000)
+    if speed > 1.05 * possible:
+        return "void", f"{speed:.1f} tok/s, but its requests can give {possible:.1f} at most"
+    return "ok", f"{speed:.1f} of at most {possible:.1f} tok/s"
+
+
+def _long_enough(evidence: Evidence) -> tuple[Level, str]:
+    duration, asked = evidence.figures["duration_s"], evidence.workload.min_seconds
+    if duration is None:
+        return "unchecked", "no duration"
+    message = f"{duration:.1f} s, asked for {asked:g}"
+    return ("flag" if duration < SHORT_SHARE * asked else "ok"), message
+
+
+def _cache_cold(evidence: Evidence) -> tuple[Level, str]:
+    if not evidence.flushed:
+        return "void", "the prefix cache was not flushed before the run"
+    if evidence.traffic is None:
+        return "unchecked", "no server log"
+    cached, computed = evidence.traffic["cached_tokens"], evidence.traffic["prompt_tokens"]
+    if cached + computed == 0:
+        return "unchecked", "the server's log shows no prefill in this window"
+    share = cached / (cached + computed)
+    message = f"{share:.1%} of the prompt tokens came from the prefix cache"
+    level: Level = "void" if share > CACHED_VOID else "flag" if share > CACHED_FLAG else "ok"
+    return level, message
+
+
+def _counters_agree(evidence: Evidence) -> tuple[Level, str]:
+    if not evidence.counters or "generation_tokens" not in evidence.counters:
+        return "unchecked", "the server shows no counters (--enable-metrics)"
+    server = evidence.counters["generation_tokens"]
+    client = sum(each.output_tokens for each in evidence.run.records)
+    message = f"{server:.0f} output tokens by the server's counter, {client} by the client"
+    differs = abs(server - client) > COUNTER_SHARE * max(server, client)
+    return ("void" if differs else "ok"), message
+
+
+def _graphs_used(evidence: Evidence) -> tuple[Level, str]:
+    used = (evidence.traffic or {}).get("graph", "unknown")
+    if used == "unknown":
+        return "unchecked", "the server's log says nothing of graphs"
+    levels: dict[str, tuple[Level, str]] = {
+        "all": ("ok", "every decode step logged ran in a graph"),
+        "some": ("flag", "some decode steps ran outside a graph"),
+        "none": ("flag", "no decode step ran in a graph"),
+    }
+    return levels[used]
+
+
+def _batch_reached(evidence: Evidence) -> tuple[Level, str]:
+    """Look whether the server ran as many requests at once as were sent."""
+    most = (evidence.traffic or {}).get("running_max")
+    if most is None:
+        return "unchecked", "the server's log shows no decode step in this window"
+    asked = evidence.workload.concurrency
+    if most < asked:
+        return "flag", f"at most {most} requests ran at once, {asked} were sent"
+    return "ok", f"{most} requests ran at once"
+
+
+def _log_agrees(evidence: Evidence) -> tuple[Level, str]:
+    server = (evidence.traffic or {}).get("decode_tok_s")
+    client = evidence.figures["steady_tok_s"] or evidence.figures["output_tok_s"]
+    if not server or not client:
+        return "unchecked", "the server's log shows too few decode steps"
+    message = f"{server:.1f} tok/s by the server's log, {client:.1f} by the client"
+    return ("flag" if client > (1 + LOG_SHARE) * server else "ok"), message
+
+
+def _client_in_time(evidence: Evidence) -> tuple[Level, str]:
+    late, ttft = evidence.run.client.loop_late_ms_p99, evidence.figures["ttft_ms"]["p50"]
+    if late is None or not ttft:
+        return "unchecked", "the client does not say how late it was"
+    message = f"the client's event loop was {late:.1f} ms late (p99)"
+    return ("flag" if late > LATE_SHARE * ttft else "ok"), message
+
+
+def _client_not_the_limit(evidence: Evidence) -> tuple[Level, str]:
+    share = evidence.run.client.cpu_share
+    if share is None:
+        return "unchecked", "the client does not say how busy it was"
+    message = f"the client used {share:.0%} of a core"
+    return ("flag" if share > CPU_SHARE else "ok"), message
+
+
+VALIDATORS: Mapping[str, Check] = {
+    "all-sent": _all_sent,
+    "none-failed": _none_failed,
+    "output-lengths": _output_lengths,
+    "input-lengths": _input_lengths,
+    "first-tokens": _first_tokens,
+    "throughput-adds-up": _throughput_adds_up,
+    "long-enough": _long_enough,
+    "cache-cold": _cache_cold,
+    "counters-agree": _counters_agree,
+    "graphs-used": _graphs_used,
+    "batch-reached": _batch_reached,
+    "log-agrees": _log_agrees,
+    "client-in-time": _client_in_time,
+    "client-not-the-limit": _client_not_the_limit,
+}
+"""Name → validator, in the order in which findings are shown."""

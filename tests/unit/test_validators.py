@@ -1,0 +1,137 @@
+"""Each validator sees the fault that it is for, and nothing on a good run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bringup import validators
+from bringup.load import definitions
+from bringup.load.records import Client, Record, Run
+from bringup.load.workload import Workload
+from bringup.validators import Evidence
+
+WORKLOAD = Workload(concurrency=2, input_tokens=64, output_tokens=50, min_seconds=2)
+TRAFFIC = {
+    "decode_lines": 20,
+    "decode_tok_s": 200.0,
+    "running_max": 2,
+    "queue_max": 0,
+    "graph": "all",
+    "accept_len": None,
+    "prompt_tokens": 8 * 64,
+    "cached_tokens": 0,
+}
+COUNTERS = {"generation_tokens": 400.0}
+CLIENT = Client("c", "1", cpu_share=0.2, loop_late_ms_p99=0.5, loop_late_ms_max=3.0)
+
+
+def requests(**changes: Any) -> list[Record]:
+    """Eight requests, two at a time: first token after 0.2 s, 50 tokens, 0.69 s in all."""
+    fields: dict[str, Any] = {
+        "input_tokens": 64,
+        "output_tokens": 50,
+        "first_chunk_tokens": 1,
+        "longest_gap_s": 0.01,
+        "cached_tokens": None,
+        "error": None,
+    } | changes
+    starts = [0.69 * n for n in range(4) for _ in range(2)]
+    return [Record(t, t + 0.2, t + 0.69, **fields) for t in starts]
+
+
+def evidence(records: list[Record] | None = None, **changes: Any) -> Evidence:
+    records = requests() if records is None else records
+    good = Evidence(
+        workload=WORKLOAD,
+        run=Run(changes.pop("client", CLIENT), tuple(records)),
+        figures=definitions.figures(records, WORKLOAD.concurrency),
+        asked=8,
+        flushed=True,
+        traffic=TRAFFIC,
+        counters=COUNTERS,
+    )
+    return replace(good, **changes)
+
+
+def verdicts(seen: Evidence) -> dict[str, str]:
+    """Return what isn't ok: validator → verdict."""
+    return {f.name: f.verdict for f in validators.check(seen) if f.verdict != "ok"}
+
+
+def test_a_good_run_passes_every_validator() -> None:
+    assert verdicts(evidence()) == {}
+
+
+INSTANT = replace(requests()[0], first_token_s=0.0)
+FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, first_token_s=None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (evidence(asked=9), {"all-sent": "void"}),
+        (
+            evidence(requests(output_tokens=20), counters={"generation_tokens": 160.0}),
+            {"output-lengths": "void"},
+        ),
+        (evidence(requests(input_tokens=60)), {"input-lengths": "void"}),
+        (evidence([INSTANT, *requests()[1:]]), {"first-tokens": "void"}),
+        (evidence(flushed=False), {"cache-cold": "void"}),
+        (evidence(traffic=TRAFFIC | {"cached_tokens": 6}), {"cache-cold": "flag"}),
+        (evidence(traffic=TRAFFIC | {"cached_tokens": 300}), {"cache-cold": "void"}),
+        (evidence(counters={"generation_tokens": 320.0}), {"counters-agree": "void"}),
+        (evidence(traffic=TRAFFIC | {"graph": "none"}), {"graphs-used": "flag"}),
+        (evidence(traffic=TRAFFIC | {"graph": "some"}), {"graphs-used": "flag"}),
+        (evidence(traffic=TRAFFIC | {"running_max": 1}), {"batch-reached": "flag"}),
+        (evidence(traffic=TRAFFIC | {"decode_tok_s": 80.0}), {"log-agrees": "flag"}),
+        (evidence(workload=replace(WORKLOAD, min_seconds=60)), {"long-enough": "flag"}),
+        (evidence(client=replace(CLIENT, loop_late_ms_p99=45.0)), {"client-in-time": "flag"}),
+        (evidence(client=replace(CLIENT, cpu_share=0.97)), {"client-not-the-limit": "flag"}),
+    ],
+)  # fmt: skip
+def test_each_fault_is_seen_by_its_validator(seen: Evidence, expected: dict[str, str]) -> None:
+    assert verdicts(seen) == expected
+
+
+def test_a_throughput_that_its_requests_can_not_give_is_void() -> None:
+    """57,016 tok/s were printed for errors inside HTTP 200."""
+    inflated = dict(evidence().figures) | {"output_tok_s": 57016.0}
+    assert verdicts(evidence(figures=inflated))["throughput-adds-up"] == "void"
+
+
+@pytest.mark.parametrize(("failed", "verdict"), [(1, "flag"), (100, "void"), (1000, "void")])
+def test_failed_requests_flag_or_void_by_their_share(failed: int, verdict: str) -> None:
+    good = requests()[0]
+    run = Run(CLIENT, (FAILED,) * failed + (good,) * (1000 - failed))
+    found = {f.name: f for f in validators.check(evidence(run=run))}["none-failed"]
+    assert found.verdict == verdict
+    assert f"{failed} of 1000 requests failed" in found.message
+    assert "Server disconnected" in found.message
+
+
+def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
+    blind = evidence(traffic=None, counters=None, client=Client("c", "1"))
+    assert set(verdicts(blind).values()) == {"unchecked"}
+    assert verdicts(blind).keys() == {
+        "cache-cold",
+        "counters-agree",
+        "graphs-used",
+        "batch-reached",
+        "log-agrees",
+        "client-in-time",
+        "client-not-the-limit",
+    }
+
+
+def test_void_reasons_name_their_validator() -> None:
+    reasons = validators.voids(validators.check(evidence(flushed=False)))
+    assert reasons == ["cache-cold: the prefix cache was not flushed before the run"]
+
+
+def test_a_sweep_that_falls_with_concurrency_is_flagged() -> None:
+    assert validators.rises_with_concurrency({1: 28.0, 8: 120.0, 16: 20.0}).verdict == "flag"
+    assert validators.rises_with_concurrency({1: 28.0, 16: 150.0}).verdict == "ok"
+    assert validators.rises_with_concurrency({1: 28.0}).verdict == "unchecked"
