@@ -1,0 +1,60 @@
+"""Checkpoints: what they say of themselves before the download, and their weights, verified.
+
+``metadata`` reads small JSON files and tensor headers; ``weights`` brings the files here and checks
+them.  Both return documents (docs/design.md §4) that are the same bytes whenever the content is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bringup.artifact import Document
+from bringup.checkpoint import metadata as _metadata
+from bringup.checkpoint.errors import UnreachableError, UnusableError
+from bringup.checkpoint.folder import Folder, is_path
+from bringup.checkpoint.headers import TensorGroup, groups_of
+
+__all__ = [
+    "TensorGroup",
+    "UnreachableError",
+    "UnusableError",
+    "groups_of",
+    "is_path",
+    "metadata",
+]
+
+Entry = Mapping[str, Any]
+"""A checkpoint's entry in the config: ``{path}``, or ``{repo, revision}``; and
+``trust_remote_code`` (or spelt as SGLang's flag, ``trust-remote-code``)."""
+
+
+def metadata(entry: Entry, *, name: str) -> Document:
+    """Read a checkpoint's metadata: small JSONs, and tensor headers by range; never weights.
+
+    Args:
+        entry: the checkpoint's entry in the config.
+        name: its name there.
+
+    Returns:
+        The document ``metadata/1``; its status is ``failed`` where the checkpoint can't be used.
+
+    Raises:
+        UnreachableError: the hub, the network, the disk or a right is missing; one line says which.
+    """
+    source = _source(entry)
+    try:
+        return _metadata.read(source, name=name, code=allows_code(entry))
+    except UnusableError as error:
+        return _metadata.failed(source.source(), name=name, error=error)
+
+
+def allows_code(entry: Entry) -> bool:
+    """Whether the entry allows code of the checkpoint to be fetched and run."""
+    return bool(entry.get("trust_remote_code") or entry.get("trust-remote-code"))
+
+
+def _source(entry: Entry) -> _metadata.Source:
+    if "path" in entry:
+        return Folder(entry["path"])
+    raise UnreachableError("not yet")
