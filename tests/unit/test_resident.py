@@ -150,6 +150,24 @@ def test_stop_returns_when_all_of_it_is_gone(tmp_path: Path) -> None:
     assert Home.of(spec).state().exit_code == -signal.SIGKILL
 
 
+def test_a_launcher_that_lingers_without_its_workers_is_not_waited_for(tmp_path: Path) -> None:
+    lingering = (
+        "import multiprocessing, signal, time;"
+        "signal.signal(signal.SIGTERM, lambda *_: None);"
+        "multiprocessing.get_context('spawn').Lock();"  # starts the resource tracker
+        "import subprocess; worker = subprocess.Popen(['sleep', '600']);"
+        "print(worker.pid, flush=True); time.sleep(600)"
+    )
+    spec = python(lingering, grace_s=600)
+    log = tmp_path / "it.log"
+    state = run_once(spec, tmp_path)
+    until(lambda: len(log.read_text().splitlines()) == 2)
+    began = time.monotonic()
+    Home.of(spec).stop()
+    assert time.monotonic() - began < 5
+    assert gone(state.pid)
+
+
 def test_its_own_end_is_told(tmp_path: Path) -> None:
     spec = python("print('out of luck'); raise SystemExit(3)")
     run_once(spec, tmp_path)
