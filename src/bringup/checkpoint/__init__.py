@@ -9,20 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bringup import artifact
 from bringup.artifact import Document
+from bringup.checkpoint import hub
 from bringup.checkpoint import metadata as _metadata
+from bringup.checkpoint import weights as _weights
 from bringup.checkpoint.errors import UnreachableError, UnusableError
 from bringup.checkpoint.folder import Folder, is_path
 from bringup.checkpoint.headers import TensorGroup, groups_of
 
 __all__ = [
+    "WEIGHTS_SCHEMA",
     "TensorGroup",
     "UnreachableError",
     "UnusableError",
     "groups_of",
     "is_path",
     "metadata",
+    "weights",
 ]
+
+WEIGHTS_SCHEMA = _weights.SCHEMA
 
 Entry = Mapping[str, Any]
 """A checkpoint's entry in the config: ``{path}``, or ``{repo, revision}``; and
@@ -54,7 +61,28 @@ def allows_code(entry: Entry) -> bool:
     return bool(entry.get("trust_remote_code") or entry.get("trust-remote-code"))
 
 
+def weights(metadata: Document) -> Document:
+    """Bring the files that ``metadata`` names here, into the hub's cache, and verify them.
+
+    Files of a local folder are verified in place.  Files that are here are not fetched again, and
+    not hashed again unless they changed; finished files survive an interruption.
+
+    Returns:
+        The document ``weights/1``; ``snapshot`` is the folder to serve.  Its status is ``failed``
+        where a local file is damaged.
+
+    Raises:
+        UnreachableError: the hub, the network, the disk or a right is missing; one line says which.
+    """
+    if cause := artifact.stopping(metadata):
+        return artifact.skipped(WEIGHTS_SCHEMA, cause)
+    try:
+        return _weights.bring(metadata)
+    except UnusableError as error:
+        return _weights.failed(metadata, error)
+
+
 def _source(entry: Entry) -> _metadata.Source:
     if "path" in entry:
         return Folder(entry["path"])
-    raise UnreachableError("not yet")
+    return hub.resolve(entry["repo"], entry.get("revision") or "main")
