@@ -11,9 +11,7 @@ from typing import Any
 
 from bringup import artifact
 from bringup.artifact import Document
-from bringup.checkpoint import hub
-from bringup.checkpoint import metadata as _metadata
-from bringup.checkpoint import weights as _weights
+from bringup.checkpoint import inventory
 from bringup.checkpoint.errors import UnreachableError, UnusableError
 from bringup.checkpoint.folder import Folder, is_path
 from bringup.checkpoint.headers import TensorGroup, groups_of
@@ -29,7 +27,7 @@ __all__ = [
     "weights",
 ]
 
-WEIGHTS_SCHEMA = _weights.SCHEMA
+WEIGHTS_SCHEMA = "weights/1"
 
 Entry = Mapping[str, Any]
 """A checkpoint's entry in the config: ``{path}``, or ``{repo, revision}``; and
@@ -51,9 +49,9 @@ def metadata(entry: Entry, *, name: str) -> Document:
     """
     source = _source(entry)
     try:
-        return _metadata.read(source, name=name, code=allows_code(entry))
+        return inventory.read(source, name=name, code=allows_code(entry))
     except UnusableError as error:
-        return _metadata.failed(source.source(), name=name, error=error)
+        return inventory.failed(source.source(), name=name, error=error)
 
 
 def allows_code(entry: Entry) -> bool:
@@ -76,13 +74,17 @@ def weights(metadata: Document) -> Document:
     """
     if cause := artifact.stopping(metadata):
         return artifact.skipped(WEIGHTS_SCHEMA, cause)
+    from bringup.checkpoint import transfer  # huggingface_hub: a second to import
+
     try:
-        return _weights.bring(metadata)
+        return transfer.bring(metadata)
     except UnusableError as error:
-        return _weights.failed(metadata, error)
+        return transfer.failed(metadata, error)
 
 
-def _source(entry: Entry) -> _metadata.Source:
+def _source(entry: Entry) -> inventory.Source:
     if "path" in entry:
         return Folder(entry["path"])
+    from bringup.checkpoint import hub  # a second to import, which folders don't need
+
     return hub.resolve(entry["repo"], entry.get("revision") or "main")

@@ -14,15 +14,13 @@ from huggingface_hub import constants
 
 from bringup import artifact, paths
 from bringup.artifact import Document
-from bringup.checkpoint import hashes
+from bringup.checkpoint import WEIGHTS_SCHEMA, hashes
 from bringup.checkpoint.errors import UnreachableError, UnusableError
 from bringup.checkpoint.folder import Folder, open_ranges
 from bringup.checkpoint.headers import read_header
 from bringup.checkpoint.hub import Repository
 from bringup.checkpoint.progress import GIB, Progress, say
 from bringup.checkpoint.selection import SAFETENSORS, File
-
-SCHEMA = "weights/1"
 
 WORKERS = 8
 """Files fetched and checked at once; huggingface_hub's own default."""
@@ -47,7 +45,7 @@ def bring(metadata: Document) -> Document:
         snapshot, digests = _downloaded(repository, files)
         shown = paths.portable(_link(repository, snapshot))
     return artifact.document(
-        SCHEMA,
+        WEIGHTS_SCHEMA,
         checkpoint=metadata["checkpoint"],
         snapshot=shown,
         files=[{"name": f.name, "size": f.size, "sha256": digests[f.name]} for f in files],
@@ -59,7 +57,7 @@ def failed(metadata: Document, error: UnusableError) -> Document:
     """Return the document of a checkpoint whose files are damaged."""
     hint = "copy the named file again, then remove this checkpoint's metadata.json"
     return artifact.document(
-        SCHEMA,
+        WEIGHTS_SCHEMA,
         "failed",
         artifact.reason("checkpoint", str(error), hint=hint),
         checkpoint=metadata["checkpoint"],
