@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -47,6 +50,78 @@ def test_arithmetic_answers_are_right_when_computed_again() -> None:
     assert len(questions) == computed + 2  # and two capitals
 
 
+ALL_SUITES = sorted(path.stem for path in SUITES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("suite", ALL_SUITES)
+def test_the_expected_answer_of_every_question_is_judged_right(suite: str) -> None:
+    """What a perfect server would say, for patterns one text that each is meant to match."""
+    said = {
+        "moon": "Neil A. Armstrong",
+        "south-africa": "Nelson Mandela",
+        "spanish": "París",
+        "comprehension": str([n * n for n in range(5)]),
+        "sort": str(sorted("tensor")),
+    }
+    questions = probes.load([suite], SUITES)
+    answers = {each.prompt: said.get(each.id, each.answer) for each in questions}
+    assert len({each.id for each in questions}) == len(answers)
+
+    def perfect(path: str, body: dict[str, Any]) -> Answer:
+        return chat(answers[body["messages"][0]["content"]])
+
+    with ScriptedServer(perfect) as server:
+        items = probes.ask(server.url, questions, concurrency=4)
+    assert [item for item in items if item.outcome != "right"] == []
+
+
+def test_what_the_programs_print_is_what_they_print() -> None:
+    for each in probes.load(["code"], SUITES):
+        program = re.search(r"program print\? (print\(.*\)) Answer", each.prompt)
+        assert program
+        printed = subprocess.run(
+            [sys.executable, "-c", program[1]], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        assert re.fullmatch(each.answer, printed), each.id
+
+
+def test_counting_answers_are_right_when_counted_again() -> None:
+    answers = {each.id: each.answer for each in probes.load(["counting"], SUITES)}
+    counted = {
+        "count-to-40": range(1, 41),
+        "count-to-150": range(1, 151),
+        "count-down-from-60": range(60, 0, -1),
+        "count-by-seven": range(7, 351, 7),
+    }
+    assert answers == {id: ", ".join(map(str, numbers)) for id, numbers in counted.items()}
+
+
+def test_copying_asks_for_what_it_expects() -> None:
+    for each in probes.load(["copying"], SUITES):
+        assert each.prompt.endswith(f"write nothing else: {each.answer}")
+
+
+def test_needles_stand_in_the_haystack() -> None:
+    for each in probes.load(["needle"], SUITES):
+        asked = re.search(r"kg does record (\d+) have", each.prompt)
+        assert asked
+        record = re.findall(rf"^Record {asked[1]}: .* weight (\d+) kg\.$", each.prompt, re.M)
+        assert record == [each.answer], each.id
+
+
+def test_repeated_questions_are_asked_as_often_as_they_say() -> None:
+    ids = [each.id for each in probes.load(["repeated"], SUITES)]
+    assert ids == ["product-17-23"] * 8 + ["product-48-76"] * 8
+    assert 48 * 76 == 3648
+
+
+def test_a_question_longer_than_the_context_is_named() -> None:
+    questions = probes.load(["needle"], SUITES)
+    probes.check_context(questions, 32768)
+    with pytest.raises(probes.SuiteError, match=r"400-records-start needs about \d+ tokens"):
+        probes.check_context(questions, 4096)
+
+
 def test_short_takes_turns_between_suites() -> None:
     def make(suite: str, count: int) -> list[probes.Question]:
         return [probes.Question(f"{suite}{n}", suite, "?", "1", "number", 8) for n in range(count)]
@@ -85,6 +160,9 @@ def test_short_takes_turns_between_suites() -> None:
         (chat("391391391391391391391391"), "degenerate", "repeated-token"),
         (chat("3\ufffd91"), "degenerate", "replacement-character"),
         (chat("3\x00"), "degenerate", "control-character"),
+        (chat("答案 ответ 답 คำตอบ"), "degenerate", "script-mixing"),
+        (chat("答案是三百九十"), "wrong", None),
+        (chat("I'm sorry, but I can't help with that."), "wrong", "refusal"),
         (Answer({"error": {"message": "boom"}}), "error", "error-in-200"),
         (Answer({"object": "error", "message": "boom"}), "error", "error-in-200"),
         (Answer({"choices": []}), "error", "no-choice"),
@@ -124,6 +202,13 @@ def test_an_answer_cut_in_the_middle_of_a_character_is_cut_not_broken() -> None:
 )
 def test_answer_rules(rule: str, answer: str, text: str, right: bool) -> None:
     assert (answered(chat(text), question(answer, rule)).outcome == "right") is right
+
+
+def test_the_place_of_the_first_error_is_said() -> None:
+    counting = question(", ".join(map(str, range(1, 41))), "exact")
+    said = answered(chat(", ".join(map(str, [*range(1, 12), *range(13, 41)]))), counting)
+    assert said.outcome == "wrong"
+    assert (said.message or "").startswith("differs from character 37 of 149 on: expected '2, 13")
 
 
 def test_silence_is_an_error_item() -> None:
@@ -294,6 +379,8 @@ def test_a_users_suite_is_read(tmp_path: Path) -> None:
         ("answer: 2", "answer: D, rule: choice, choices: [A, B]", "none of its choices"),
         ("rule: number", "rule: fuzzy", "rule must be one of exact, number, regex, choice"),
         ("max_tokens: 8", "max_tokens: 0", "max_tokens must be a whole number above 0"),
+        ("answer: 2", "answer: 2, times: 0", "items[0]: times must be a whole number above 0"),
+        ("answer: 2", "answer: 2, records: many", "records must be a whole number above 0"),
         ("id: a", "id: 'A b'", "id must be lower-case"),
         ("detects: x\n", "", "the file: no detects"),
         ("answer: 2", "answer: 2, anwser: 3", "unknown key 'anwser'"),

@@ -2,6 +2,7 @@
 
 from bringup.probes.asking import Item, ask, ask_within_batch
 from bringup.probes.gate import (
+    SCHEMA,
     Gate,
     Thresholds,
     Verdict,
@@ -12,9 +13,10 @@ from bringup.probes.gate import (
     summary,
 )
 from bringup.probes.judging import Outcome
-from bringup.probes.suites import Question, SuiteError, load, short
+from bringup.probes.suites import Question, SuiteError, check_context, load, short
 
 __all__ = [
+    "SCHEMA",
     "Gate",
     "Item",
     "Outcome",
@@ -25,6 +27,7 @@ __all__ = [
     "across",
     "ask",
     "ask_within_batch",
+    "check_context",
     "document",
     "gate",
     "load",

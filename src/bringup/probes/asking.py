@@ -115,7 +115,7 @@ def _ask_one(endpoint: Endpoint, question: Question, timeout_s: float) -> Item:
     return Item(
         id=question.id,
         suite=question.suite,
-        prompt=question.prompt[:SHOWN],
+        prompt=_shown(question.prompt),
         expected=question.answer,
         got=judgement.got,
         where=judgement.where,
@@ -134,3 +134,9 @@ def _completion(prompt: str) -> dict[str, Any]:
         "temperature": 0,
         "chat_template_kwargs": NO_THINKING,
     }
+
+
+def _shown(prompt: str) -> str:
+    """Return a prompt that is long without its middle: a question stands at the end."""
+    half = SHOWN // 2
+    return prompt if len(prompt) <= SHOWN else f"{prompt[:half]} … {prompt[-half:]}"

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from bringup import artifact
 from bringup.probes.asking import Item
 
+SCHEMA = "probe/1"
+
 Gate = Literal["pass", "degraded", "wrong", "flaky", "error"]
 
 SEVERITY: tuple[Gate, ...] = ("pass", "degraded", "flaky", "wrong", "error")
@@ -103,7 +105,7 @@ def document(
     if verdict.gate != "pass":
         status = "failed" if verdict.gate == "error" else "wrong"
     return artifact.document(
-        "probe/1",
+        SCHEMA,
         status,
         reason(verdict),
         experiment=experiment,
@@ -184,4 +186,4 @@ def _message(outcomes: Counter[str]) -> str:
 def _line(item: Item) -> str:
     got = repr(item.got[:80]) if item.got else "nothing"
     said = f" ({item.message})" if item.message else ""
-    return f"{item.prompt[:100]} expected {item.expected!r}, got {got}: {item.outcome}{said}"
+    return f"{item.prompt[-100:]} expected {item.expected[:80]!r}, got {got}: {item.outcome}{said}"

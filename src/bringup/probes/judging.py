@@ -22,6 +22,9 @@ Where = Literal["content", "reasoning_content", "none"]
 SHOWN = 400
 """Characters of an answer that are kept."""
 
+SHORT_ANSWER = 40
+"""Characters from which on the place of the first error is worth saying."""
+
 RUN = 20
 """So many equal characters in a row are no answer to any question of ours."""
 
@@ -33,6 +36,14 @@ LOOKED_AT = 512
 
 INVISIBLE = 8
 """So many tokens without any text are special tokens (id 0 and the like), not silence."""
+
+REFUSAL = re.compile(
+    r"(?i)\b(i can(?:no|')t (?:help|assist|answer|provide)|i(?:'m| am) (?:sorry|unable)|as an ai)\b"
+)
+"""How a model says that it won't; told apart because the answer may be known to it."""
+
+ONE_SCRIPT = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "HANGUL": "CJK"}
+"""Scripts that stand beside CJK ideographs in ordinary Japanese and Korean text."""
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -92,7 +103,11 @@ def _judge_text(
         return verdict("no-answer", "cut-short", f"not finished after {tokens} tokens")
     if agrees(question, text):
         return verdict("right")
-    return verdict("wrong")
+    if foreign := _mixed_scripts(text, question.prompt + question.answer):
+        return verdict("degenerate", "script-mixing", f"holds {' and '.join(foreign)} letters")
+    if refusal := REFUSAL.search(text):
+        return verdict("wrong", "refusal", f"refuses: {refusal[0]!r}")
+    return verdict("wrong", None, _first_difference(question, text))
 
 
 def degeneration(text: str) -> tuple[str, str] | None:
@@ -130,6 +145,34 @@ def agrees(question: Question, text: str) -> bool:
     return _plain(text) == _plain(question.answer)
 
 
+def _first_difference(question: Question, text: str) -> str | None:
+    """Say where a text that had to be exact goes wrong."""
+    got, expected = _plain(text), _plain(question.answer)
+    if question.rule != "exact" or len(expected) < SHORT_ANSWER:
+        return None
+    pairs = enumerate(zip(got, expected, strict=False))
+    same = next((n for n, (a, b) in pairs if a != b), min(len(got), len(expected)))
+    return (
+        f"differs from character {same + 1} of {len(expected)} on: "
+        f"expected {expected[same : same + 12]!r}, got {got[same : same + 12]!r}"
+    )
+
+
+def _mixed_scripts(text: str, ordinary: str) -> list[str]:
+    """Return the scripts of a text that mixes two or more which nobody asked for, or nothing.
+
+    One foreign script is a model that answers in another language; two are noise.
+    """
+    foreign = sorted(_scripts(text) - _scripts(ordinary) - {"LATIN", "GREEK"})
+    return foreign if len(foreign) > 1 else []
+
+
+def _scripts(text: str) -> set[str]:
+    """Return the scripts of the letters in a text, as Unicode names them (LATIN, CJK)."""
+    names = {unicodedata.name(each, "").partition(" ")[0] for each in text if each.isalpha()}
+    return {ONE_SCRIPT.get(name, name) for name in names} - {""}
+
+
 def _digits(text: str) -> str:
     """Return ``text`` with minus signs as '-' and without separators inside numbers."""
     text = text.replace("\N{MINUS SIGN}", "-").replace("\N{NON-BREAKING HYPHEN}", "-")
@@ -138,7 +181,7 @@ def _digits(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.strip().strip("*_`\"' ").rstrip(".").casefold()
+    return " ".join(text.split()).strip("*_`\"' ").rstrip(".").casefold()
 
 
 def _is_control(character: str) -> bool:

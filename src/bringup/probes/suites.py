@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -17,7 +18,12 @@ Rule = Literal["exact", "number", "regex", "choice"]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 SUITE_KEYS = frozenset({"suite", "description", "detects", "source", "max_tokens", "rule", "items"})
-ITEM_KEYS = frozenset({"id", "prompt", "answer", "rule", "choices", "max_tokens"})
+ITEM_KEYS = frozenset(
+    {"id", "prompt", "answer", "rule", "choices", "max_tokens", "times", "records"}
+)
+
+CHARACTERS_PER_TOKEN = 3
+"""A cautious guess for English text; the server knows better and says so as an error item."""
 
 
 class SuiteError(ValueError):
@@ -48,6 +54,21 @@ def load(suites: Sequence[str], folder: Path) -> list[Question]:
         SuiteError: no such suite, or the file breaks a rule of its format.
     """
     return [question for suite in suites for question in _suite(suite, folder)]
+
+
+def check_context(questions: Sequence[Question], context: int) -> None:
+    """Check that every question and its answer fit into ``context`` tokens, by estimate.
+
+    Raises:
+        SuiteError: one doesn't.
+    """
+    for each in questions:
+        needed = len(each.prompt) // CHARACTERS_PER_TOKEN + each.max_tokens
+        if needed > context:
+            raise SuiteError(
+                f"suite {each.suite}: {each.id} needs about {needed} tokens, "
+                f"the model's context has {context}; leave the suite out for this experiment"
+            )
 
 
 def short(questions: Sequence[Question], most: int) -> list[Question]:
@@ -89,7 +110,7 @@ def _questions(name: str, content: Any) -> Iterator[Question]:
         if question.id in seen:
             raise SuiteError(f"items[{place}]: id {question.id!r} stands twice")
         seen.add(question.id)
-        yield question
+        yield from repeat(question, _count(item.get("times", 1), "times", f"items[{place}]"))
 
 
 def _question(suite: str, place: str, item: Any, content: dict[str, Any]) -> Question:
@@ -102,23 +123,38 @@ def _question(suite: str, place: str, item: Any, content: dict[str, Any]) -> Que
     rule = item.get("rule", content.get("rule"))
     if rule not in get_args(Rule):
         raise SuiteError(f"{where}: rule must be one of {', '.join(get_args(Rule))}, not {rule!r}")
-    max_tokens = item.get("max_tokens", content.get("max_tokens"))
-    if type(max_tokens) is not int or max_tokens < 1:
-        raise SuiteError(f"{where}: max_tokens must be a whole number above 0, not {max_tokens!r}")
     choices = item.get("choices", [])
     if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
         raise SuiteError(f"{where}: choices must be a list of texts")
     question = Question(
         id=item["id"],
         suite=suite,
-        prompt=item["prompt"],
+        prompt=_records(item, where) + item["prompt"],
         answer=_answer(item["answer"], where),
         rule=cast(Rule, rule),
-        max_tokens=max_tokens,
+        max_tokens=_count(item.get("max_tokens", content.get("max_tokens")), "max_tokens", where),
         choices=tuple(choices),
     )
     _check_answer(question, where)
     return question
+
+
+def _count(count: Any, key: str, where: str) -> int:
+    if type(count) is not int or count < 1:
+        raise SuiteError(f"{where}: {key} must be a whole number above 0, not {count!r}")
+    return count
+
+
+def _records(item: dict[str, Any], where: str) -> str:
+    """Return as many numbered records as an item wants to look into, about 20 tokens each."""
+    if "records" not in item:
+        return ""
+    count = _count(item["records"], "records", where)
+    lines = [
+        f"Record {n}: shelf {n * 13 % 47}, box {n * 29 % 83}, weight {n * 37 % 91 + 9} kg."
+        for n in range(1, count + 1)
+    ]
+    return "\n".join(lines) + "\n\n"
 
 
 def _answer(answer: Any, where: str) -> str:
