@@ -1,0 +1,311 @@
+# mypy: disable-error-code="import-not-found"
+"""The program that an engine's own interpreter runs: it answers questions about that SGLang.
+
+It needs nothing but the standard library and SGLang (0.5.13.post1 and 0.5.23 were tried), is run
+as a file with ``--socket PATH``, and stays: SGLang is imported once, and each request is answered
+by a fork, so that neither memory, nor open connections, nor a checkpoint's own code stay behind.
+A client that goes away ends its fork.
+
+A request is a JSON object on one line with ``command`` and ``log``, the file for what is printed
+meanwhile.  The answer is one line too: ``{"ok": true, …}`` or ``{"ok": false, "error": …,
+"output": last lines}``.  Commands:
+
+``inspect``  {markers: [{file, text}, …]} → what this build is and accepts
+``read``     {folder, trust_remote_code} → how its config classes read a checkpoint's metadata
+``bench``    {argv: [argument, …]} → runs its serving benchmark in this process
+``warm``     {commands: [command, …]} → imports what they need, so that none of them does later
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TAIL_LINES = 20
+"""Lines of a failed command's output that go into the answer."""
+
+CONFIG_FIELDS = ("group_size", "kv_cache_quant_algo", "kv_cache_scheme", "weight_block_size")
+"""Attributes of a build's quantization config that say how weights and KV cache are stored."""
+
+
+def inspect(request: dict[str, Any]) -> dict[str, Any]:
+    """Tell version, place, tree hash, packages, accepted choices and flags of this build."""
+    import sglang
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    flags = {
+        option[2:]: action
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    }
+    choices = {
+        flag: sorted(each for each in action.choices if isinstance(each, str))
+        for flag, action in flags.items()
+        if action.choices
+    }
+    root = Path(sglang.__file__).parent
+    return {
+        "version": sglang.__version__,
+        "file": sglang.__file__,
+        "tree": tree_hash(root),
+        "freeze": freeze_hash(),
+        "choices": {flag: values for flag, values in choices.items() if values},
+        "flags": sorted(set(flags) - {"help"}),
+        "markers": [has_marker(root, each) for each in request["markers"]],
+    }
+
+
+def tree_hash(root: Path) -> str:
+    """Return the SHA-256 over the names and contents of all Python files below ``root``."""
+    tree = hashlib.sha256()
+    for name in sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py")):
+        content = hashlib.sha256((root / name).read_bytes()).hexdigest()
+        tree.update(f"{content}  {name}\n".encode())
+    return tree.hexdigest()
+
+
+def freeze_hash() -> str:
+    """Return the SHA-256 of the sorted ``name==version`` lines of all installed packages."""
+    lines = {
+        f"{distribution.metadata['Name'].lower().replace('_', '-')}=={distribution.version}"
+        for distribution in importlib.metadata.distributions()
+    }
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def has_marker(root: Path, marker: dict[str, str]) -> bool:
+    """Tell whether the imported package's file holds the line that a patch put there."""
+    file = root / marker["file"]
+    if not file.is_file():
+        return False
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return any(line.strip() == marker["text"] for line in lines)
+
+
+def read(request: dict[str, Any]) -> dict[str, Any]:
+    """Let the build's own classes read a checkpoint's metadata; no weights, no GPU.
+
+    An exception of theirs is an answer: ``{error: {type, message}}`` beside what was read so far.
+    """
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.layers.quantization import QUANTIZATION_METHODS
+
+    folder = request["folder"]
+    reading: dict[str, Any] = {
+        "error": None,
+        "config": None,
+        "registered": sorted(QUANTIZATION_METHODS),
+    }
+    model = ModelConfig.__new__(ModelConfig)
+    try:
+        model.__init__(folder, trust_remote_code=request["trust_remote_code"])
+        if model.quantization:
+            reading["config"] = quantization_config(model)
+    except Exception as error:  # whatever a checkpoint makes it raise is what we came for
+        traceback.print_exc()
+        reading["error"] = {"type": type(error).__name__, "message": str(error)}
+    hf_config = getattr(model, "hf_config", None)
+    architectures = list(getattr(hf_config, "architectures", None) or [])
+    return {
+        **reading,
+        "quantization": getattr(model, "quantization", None),
+        "declared": declared(model),
+        "nvfp4_moe": getattr(model, "nvfp4_moe_meta", None),
+        "fp4_experts": bool(getattr(model, "is_fp4_experts", False)),
+        "dtype": str(getattr(model, "dtype", "")).removeprefix("torch.") or None,
+        "architectures": architectures,
+        "architecture_known": bool(architectures) and any(map(has_model_class, architectures)),
+    }
+
+
+def quantization_config(model: Any) -> dict[str, Any]:
+    """Return what the build's loader makes of the quantization: its class, its main fields."""
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.model_loader.weight_utils import get_quant_config
+
+    config = get_quant_config(model, LoadConfig(), {})
+    fields = {name: getattr(config, name, None) for name in CONFIG_FIELDS}
+    layers = getattr(config, "quantized_layers", None)
+    return {"class": type(config).__name__, **fields, "quantized_layers": layers}
+
+
+def declared(model: Any) -> dict[str, Any] | None:
+    """Return the quantization section as the build parsed it, or None."""
+    try:
+        section: dict[str, Any] | None = model._parse_quant_hf_config()
+        return section
+    except Exception:  # its configuration could not be read at all: the error is told already
+        return None
+
+
+def has_model_class(architecture: str) -> bool:
+    """Tell whether this build has a model class of that name; no model is imported for it."""
+    import sglang
+
+    models = Path(sglang.__file__).parent / "srt" / "models"
+    wanted = f"\nclass {architecture}("
+    return any(wanted in path.read_text(encoding="utf-8") for path in models.rglob("*.py"))
+
+
+def bench(request: dict[str, Any]) -> dict[str, Any]:
+    """Run the build's serving benchmark with ``argv``, as its command line would."""
+    sys.argv = ["bench", *request["argv"]]
+    try:
+        runpy.run_module(bench_module(), run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"the benchmark ended with exit code {end.code}") from None
+    return {}
+
+
+def bench_module() -> str:
+    """Return the name of the serving benchmark: it moved in 0.5.2x."""
+    moved = importlib.util.find_spec("sglang.benchmark.serving")
+    return "sglang.benchmark.serving" if moved else "sglang.bench_serving"
+
+
+def warm(request: dict[str, Any]) -> dict[str, Any]:
+    """Import what the named commands import; this command runs before the fork."""
+    for command in request["commands"]:
+        prepare(command)
+    return {}
+
+
+def prepare(command: str) -> None:
+    """Import what ``command`` needs."""
+    for module in NEEDS[command]():
+        importlib.import_module(module)
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "inspect": inspect,
+    "read": read,
+    "bench": bench,
+    "warm": warm,
+}
+
+NEEDS: dict[str, Callable[[], list[str]]] = {
+    "inspect": lambda: ["sglang.srt.server_args"],
+    "read": lambda: [
+        "sglang.srt.configs.model_config",
+        "sglang.srt.configs.load_config",
+        "sglang.srt.model_loader.weight_utils",
+    ],
+    "bench": lambda: [bench_module()],
+    "warm": list,
+}
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request, with everything that is printed meanwhile in its log."""
+    log = Path(request["log"])
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(stream, descriptor)
+    try:
+        return {"ok": True, **COMMANDS[request["command"]](request)}
+    except BaseException as error:
+        traceback.print_exc()
+        flush()
+        message = str(error) or type(error).__name__
+        return {"ok": False, "error": message, "output": tail(log)}
+    finally:
+        flush()
+
+
+def flush() -> None:
+    """Write out what was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def tail(log: Path) -> list[str]:
+    """Return the last lines of a log."""
+    return log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+
+
+def serve(path: Path) -> None:
+    """Answer requests on a Unix socket, each in a fork, until the process is ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended forks need no reaping
+    with socket.socket(socket.AF_UNIX) as listener:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        listener.listen(64)
+        while True:
+            client, _ = listener.accept()
+            with client:
+                take(client, listener)
+
+
+def take(client: socket.socket, listener: socket.socket) -> None:
+    """Read one request, import what it needs, and leave the answer to a fork."""
+    with client.makefile("r", encoding="utf-8") as lines:
+        line = lines.readline()
+    if not line:
+        return
+    try:
+        request = json.loads(line)
+        prepare(request["command"])
+        if request["command"] == "warm":
+            warm(request)
+    except Exception as error:
+        traceback.print_exc()
+        send(client, {"ok": False, "error": f"{type(error).__name__}: {error}", "output": []})
+        return
+    if os.fork() == 0:
+        listener.close()
+        code = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            threading.Thread(target=end_with, args=(client,), daemon=True).start()
+            send(client, answer(request))
+            code = 0
+        finally:
+            os._exit(code)
+
+
+def end_with(client: socket.socket) -> None:
+    """End this fork, and all that it started, when its client goes away."""
+    os.setpgid(0, 0)
+    poll = select.poll()
+    poll.register(client, select.POLLRDHUP)
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def send(client: socket.socket, reply: dict[str, Any]) -> None:
+    """Send one answer; a client that has gone away misses nothing."""
+    with contextlib.suppress(BrokenPipeError):
+        client.sendall(json.dumps(reply, default=str).encode() + b"\n")
+
+
+def main() -> None:
+    """Serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=Path, required=True)
+    path = parser.parse_args().socket
+    del sys.path[0]  # this file's neighbours are not modules of the engine
+    serve(path)
+
+
+if __name__ == "__main__":
+    main()
