@@ -101,19 +101,39 @@ def test_a_program_of_a_job_writes_to_its_log(tmp_path, capsys):
 def test_imports_are_followed_through_modules_and_packages(tmp_path):
     script = tmp_path / "stage.py"
     script.write_text("from bringup import artifact\nfrom bringup.config import load\n")
-    found = {str(path.relative_to(imports.PACKAGE)) for path in imports.first_party(script)}
-    assert found == {
-        "artifact.py",
-        "redact.py",  # through artifact
-        "paths.py",  # through config
-        *(f"config/{path.name}" for path in (imports.PACKAGE / "config").glob("*.py")),
+    found = imports.fingerprints(script)
+    assert set(found) == {
+        "artifact",
+        "config",
+        "redact",  # through artifact
+        "paths",  # through config
     }
+    assert all(len(each) == 8 for each in found.values())
 
 
-def test_tables_beside_modules_count_as_code(tmp_path):
+def test_a_fingerprint_goes_by_content_and_tables_count(tmp_path, monkeypatch):
+    package = tmp_path / "bringup"
+    (package / "routing").mkdir(parents=True)
+    (package / "routing/__init__.py").write_text("")
+    (package / "routing/table.yaml").write_text("rows: []")
+    monkeypatch.setattr(imports, "PACKAGE", package)
     script = tmp_path / "stage.py"
     script.write_text("from bringup import routing\n")
-    assert any(path.suffix == ".yaml" for path in imports.first_party(script))
+
+    def fingerprint():
+        for cached in (imports._needs, imports._fingerprint, imports._files):
+            cached.cache_clear()
+        return imports.fingerprints(script)["routing"]
+
+    try:
+        before = fingerprint()
+        (package / "routing/table.yaml").touch()
+        assert fingerprint() == before
+        (package / "routing/table.yaml").write_text("rows: [1]")
+        assert fingerprint() != before
+    finally:
+        monkeypatch.undo()
+        fingerprint()
 
 
 @pytest.mark.parametrize("script", sorted((PROJECT / "workflow/scripts").glob("*.py")), ids=str)

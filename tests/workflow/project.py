@@ -11,7 +11,12 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
 COPIED = ("Snakefile", "config", "envs", "profiles", "src", "workflow")
-ENDED = ("-n", "results/report.md")
+STAND_IN = """\
+from pathlib import Path
+
+for output in snakemake.output:
+    Path(output).write_text("{}")
+"""
 
 
 class Copy:
@@ -64,20 +69,14 @@ class Copy:
         return {output.removeprefix("results/") for output in outputs}
 
     def finish(self) -> None:
-        """Make every output exist and count as made, without running anything."""
-        for output in self.outputs():
-            path = self.home / output
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("{}\n")
-        done = self.snakemake("--touch", "results/report.md")
+        """Make every output, by scripts that write nothing but an empty document."""
+        scripts = sorted((self.home / "workflow/scripts").glob("*.py"))
+        for script in scripts:
+            script.write_text(STAND_IN)
+        done = self.snakemake("results/report.md")
         assert done.returncode == 0, done.stderr + done.stdout
-
-    def outputs(self) -> list[str]:
-        """Return every output of every job of a run from nothing."""
-        done = self.snakemake("--dry-run", "results/report.md")
-        assert done.returncode == 0, done.stderr + done.stdout
-        lines = re.findall(r"^    output: (.+)$", done.stdout, re.MULTILINE)
-        return [output for line in lines for output in line.split(", ")]
+        for script in scripts:
+            shutil.copy2(PROJECT / "workflow/scripts" / script.name, script)
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace ``old``, which must stand there, by ``new``."""

@@ -36,6 +36,7 @@ try:
     HARDWARE = hardware.fingerprint(CONFIG.hardware)
     for entry in CONFIG.experiments.values():
         probes.load(entry["probes"]["suites"], SUITES)
+        probes.Thresholds(entry["probes"]["pass_share"], entry["probes"]["degraded_share"])
 except ValueError as error:
     sys.exit(str(error))
 
@@ -66,9 +67,8 @@ wildcard_constraints:
 
 
 def code(stage):
-    """The library files that a stage's script imports, as inputs: content counts, touching doesn't."""
-    script = Path(workflow.basedir) / "workflow" / "scripts" / f"{stage}.py"
-    return [os.path.relpath(path) for path in imports.first_party(script)]
+    """The library's modules that a stage's script imports: their content counts, as a param does."""
+    return imports.fingerprints(Path(workflow.basedir) / "workflow" / "scripts" / f"{stage}.py")
 
 
 def experiment_entry(*keys):

@@ -1,6 +1,5 @@
 rule detect:
     input:
-        code=code("detect"),
         metadata="results/checkpoints/{checkpoint}/metadata.json",
     output:
         "results/checkpoints/{checkpoint}/format.json",
@@ -8,5 +7,7 @@ rule detect:
         "results/checkpoints/{checkpoint}/logs/detect.log",
     conda:
         "../../envs/workflow.yaml"
+    params:
+        code=code("detect"),
     script:
         "../scripts/detect.py"

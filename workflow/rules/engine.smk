@@ -6,7 +6,6 @@ def engine_files(wildcards):
 
 rule engine:
     input:
-        code=code("engine"),
         patches=engine_files,
     output:
         "results/engines/{engine}/engine.json",
@@ -15,6 +14,7 @@ rule engine:
     conda:
         "../../envs/workflow.yaml"
     params:
+        code=code("engine"),
         entry=lambda wildcards: CONFIG.engines[wildcards.engine],
         cuda=bool(HARDWARE["gpus"]),
     script:

@@ -1,6 +1,4 @@
 rule hardware:
-    input:
-        code=code("hardware"),
     output:
         "results/hardware.json",
     log:
@@ -8,6 +6,7 @@ rule hardware:
     conda:
         "../../envs/workflow.yaml"
     params:
+        code=code("hardware"),
         fingerprint=HARDWARE,
     script:
         "../scripts/hardware.py"

@@ -2,7 +2,6 @@
 # that each experiment's server is loaded once.
 rule launch:
     input:
-        code=code("launch"),
         plan="results/experiments/{experiment}/plan.json",
         weights="results/experiments/{experiment}/weights.json",
         engine=of_engine,
@@ -16,5 +15,7 @@ rule launch:
         "../../envs/workflow.yaml"
     resources:
         gpu=gpus,
+    params:
+        code=code("launch"),
     script:
         "../scripts/launch.py"

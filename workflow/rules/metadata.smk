@@ -13,7 +13,6 @@ def local_files(wildcards):
 
 rule metadata:
     input:
-        code=code("metadata"),
         local=local_files,
     output:
         "results/checkpoints/{checkpoint}/metadata.json",
@@ -23,6 +22,7 @@ rule metadata:
     conda:
         "../../envs/workflow.yaml"
     params:
+        code=code("metadata"),
         entry=lambda wildcards: CONFIG.checkpoints[wildcards.checkpoint],
     script:
         "../scripts/metadata.py"

@@ -1,6 +1,5 @@
 rule plan:
     input:
-        code=code("plan"),
         hardware="results/hardware.json",
         format=of_checkpoint("format"),
         engine=of_engine,
@@ -12,6 +11,7 @@ rule plan:
     conda:
         "../../envs/workflow.yaml"
     params:
+        code=code("plan"),
         entry=experiment_entry(
             "name",
             "checkpoint",
@@ -32,7 +32,6 @@ rule plan:
 # What a full run would cost, told before it is run.
 rule plans:
     input:
-        code=code("plans"),
         plans=expand("results/experiments/{name}/plan.json", name=CONFIG.experiments),
     output:
         "results/plans.md",
@@ -40,5 +39,7 @@ rule plans:
         "results/logs/plans.log",
     conda:
         "../../envs/workflow.yaml"
+    params:
+        code=code("plans"),
     script:
         "../scripts/plans.py"

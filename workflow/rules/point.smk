@@ -6,7 +6,6 @@ def sweep_without_levels(wildcards):
 
 rule point:
     input:
-        code=code("point"),
         suites=suites,
         plan="results/experiments/{experiment}/plan.json",
         weights="results/experiments/{experiment}/weights.json",
@@ -22,6 +21,7 @@ rule point:
     resources:
         gpu=gpus,
     params:
+        code=code("point"),
         probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],
         sweep=sweep_without_levels,
     script:

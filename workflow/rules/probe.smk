@@ -6,7 +6,6 @@ def suites(wildcards):
 
 rule probe:
     input:
-        code=code("probe"),
         suites=suites,
         plan="results/experiments/{experiment}/plan.json",
         weights="results/experiments/{experiment}/weights.json",
@@ -22,6 +21,7 @@ rule probe:
     resources:
         gpu=gpus,
     params:
+        code=code("probe"),
         probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],
     script:
         "../scripts/probe.py"

@@ -12,7 +12,6 @@ def interpreter_for_forms(wildcards):
 # an engine's interpreter, which has torch.
 rule quantize:
     input:
-        code=code("quantize"),
         make=[os.path.relpath(f"{workflow.basedir}/{ARITHMETIC}/{name}") for name in QUANTIZER],
         weights=f"{ARITHMETIC}/bf16/model.safetensors",
         engine=interpreter_for_forms,
@@ -24,6 +23,7 @@ rule quantize:
     conda:
         "../../envs/workflow.yaml"
     params:
+        code=code("quantize"),
         folder=ARITHMETIC,
         forms=FORMS,
     script:

@@ -1,6 +1,5 @@
 rule reading:
     input:
-        code=code("reading"),
         metadata="results/checkpoints/{checkpoint}/metadata.json",
         format="results/checkpoints/{checkpoint}/format.json",
         engine="results/engines/{engine}/engine.json",
@@ -10,5 +9,7 @@ rule reading:
         "results/readings/logs/{checkpoint}--{engine}.log",
     conda:
         "../../envs/workflow.yaml"
+    params:
+        code=code("reading"),
     script:
         "../scripts/reading.py"

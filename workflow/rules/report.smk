@@ -16,7 +16,6 @@ def documents_of(name):
 
 rule report:
     input:
-        code=code("report"),
         hardware="results/hardware.json",
         documents=sorted({path for name in CONFIG.experiments for path in documents_of(name)}),
     output:
@@ -30,6 +29,7 @@ rule report:
     conda:
         "../../envs/workflow.yaml"
     params:
+        code=code("report"),
         experiments=list(CONFIG.experiments.values()),
     script:
         "../scripts/report.py"

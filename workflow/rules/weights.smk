@@ -1,6 +1,5 @@
 rule weights:
     input:
-        code=code("weights"),
         plan="results/experiments/{experiment}/plan.json",
         metadata=of_checkpoint("metadata"),
     output:
@@ -10,5 +9,7 @@ rule weights:
     retries: 2
     conda:
         "../../envs/workflow.yaml"
+    params:
+        code=code("weights"),
     script:
         "../scripts/weights.py"

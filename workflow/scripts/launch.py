@@ -1,0 +1,52 @@
+"""Stage launch: start the server, prove what it is, and write down how to start it again."""
+
+import os
+from pathlib import Path
+
+from bringup import artifact, command, evidence, hardware, plan, serving, session
+from bringup.joblog import logged
+
+
+def main(snakemake):
+    experiment, folder = snakemake.wildcards.experiment, Path(snakemake.output.server).parent
+    planned, weights = artifact.read(snakemake.input.plan), artifact.read(snakemake.input.weights)
+    if cause := artifact.stopping(planned, weights):
+        skipped = artifact.skipped(evidence.SCHEMA, cause, experiment=experiment)
+        artifact.write_text(snakemake.output.script, command.refusal(skipped["reason"]))
+        artifact.write(snakemake.output.server, skipped)
+        return
+    artifact.write_text(
+        snakemake.output.script, command.script(planned, weights["snapshot"], folder)
+    )
+    build = artifact.read(snakemake.input.engine)
+    facts = {"experiment": experiment, "plan": planned}
+    try:
+        with session.of(planned, weights, build, folder=folder) as boot:
+            document = evidence.server_document(
+                **facts,
+                boot=boot.id,
+                argv=boot.argv,
+                gpus=boot.gpus,
+                load_s=boot.load_s,
+                server_info=boot.server_info,
+                model_info=boot.model_info,
+                log=boot.log,
+                live=hardware.live(boot.gpus),
+                environment={**plan.foreign_environment(os.environ), **planned["env"]},
+                versions={"tree": build["tree"]},
+            )
+    except serving.ServerFailed as failure:
+        document = evidence.failed_document(
+            **facts,
+            boot=failure.boot,
+            argv=command.words(planned, weights["snapshot"]),
+            gpus=[],
+            reason=session.explained(failure),
+            log=failure.log,
+        )
+    artifact.write(snakemake.output.server, document)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0]):
+        main(snakemake)

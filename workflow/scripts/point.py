@@ -1,0 +1,70 @@
+"""Stage point: measure one experiment at one concurrency level, behind a gate of its own."""
+
+from pathlib import Path
+
+from bringup import artifact, paths, probes, serving, session
+from bringup.engine import worker
+from bringup.joblog import logged
+from bringup.load import point
+from bringup.load.workload import Workload
+
+
+def main(snakemake, log):
+    output = Path(snakemake.output[0])
+    asked, sweep = snakemake.params.probes, snakemake.params.sweep
+    who = {
+        "experiment": snakemake.wildcards.experiment,
+        "concurrency": int(snakemake.wildcards.concurrency),
+    }
+    plan, weights, probe = (
+        artifact.read(snakemake.input[name]) for name in ("plan", "weights", "probe")
+    )
+    if cause := artifact.stopping(plan, weights, probe) or unwanted(probe, asked["when_wrong"]):
+        artifact.write(output, artifact.skipped(point.SCHEMA, cause, **who))
+        return
+    build = artifact.read(snakemake.input.engine)
+
+    def bench(argv, records):
+        request = {"command": "bench", "argv": argv, "output": str(records)}
+        worker.ask(build, request, log=log.with_suffix(".client.log"))
+
+    try:
+        with session.of(plan, weights, build, folder=output.parents[1]) as boot:
+            document = point.measure(
+                who["experiment"],
+                point.Target(
+                    boot=boot.id,
+                    url=boot.url,
+                    model=str(paths.actual(weights["snapshot"])),
+                    log=boot.log,
+                    api_key=boot.api_key,
+                ),
+                Workload(
+                    concurrency=who["concurrency"],
+                    input_tokens=sweep["input_tokens"],
+                    output_tokens=sweep["output_tokens"],
+                    min_seconds=sweep["min_seconds"],
+                ),
+                point.Gate(
+                    probes.load(asked["suites"], Path(snakemake.input.suites[0]).parent),
+                    probes.Thresholds(asked["pass_share"], asked["degraded_share"]),
+                    timeout_s=asked["timeout_s"],
+                    measure_wrong=asked["when_wrong"] == "run",
+                ),
+                repeats=sweep["repeats"],
+                bench=bench,
+                folder=log.parent,
+            )
+    except serving.ServerFailed as failure:
+        document = artifact.document(point.SCHEMA, "failed", session.explained(failure), **who)
+    artifact.write(output, document)
+
+
+def unwanted(probe, when_wrong):
+    """Return the probe as the cause to skip a sweep after wrong answers, where that is wanted."""
+    return probe if probe["status"] == "wrong" and when_wrong == "skip" else None
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0]) as log:
+        main(snakemake, log)
