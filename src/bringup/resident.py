@@ -287,7 +287,11 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[N
     Raises:
         BlockingIOError: with ``wait`` false, someone else holds it.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT, 0o600)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
@@ -436,15 +440,15 @@ class Supervisor:
     def _stop(self, *_: object) -> None:
         self._stopped = True
 
-    def run(self, reply: Any) -> None:
-        """Start the process, say so to ``reply``, and live as long as it does."""
+    def run(self, reply: int) -> None:
+        """Start the process, say so to the pipe ``reply``, and live as long as it does."""
         env = changed(os.environ, self._order["env"])
         log = CappedLog(Path(self._order["log"]))
         self._owners = Owners(self._home.folder / "owners", self._order["owner"])
         try:
             self._child = spawn(self._order, env)
         except OSError as error:
-            json.dump({"error": str(error)}, reply)
+            answer(reply, {"error": str(error)})
             return
         boot = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         state = State(
@@ -463,8 +467,7 @@ class Supervisor:
             target=pump, args=(self._child.stdout.fileno(), log, hidden), daemon=True
         )
         output.start()
-        json.dump(dataclasses.asdict(state), reply)
-        reply.close()
+        answer(reply, dataclasses.asdict(state))
         with contextlib.ExitStack() as held:
             cause = self._watch(held)
             self._home.publish(dataclasses.replace(state, ending=cause))
@@ -503,6 +506,7 @@ class Supervisor:
         had_children = len(self._living()) > 1
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGTERM)
+            os.killpg(self._child.pid, signal.SIGCONT)  # a stopped process hears nothing
         kill_at = time.monotonic() + self._order["grace_s"]
         last_busy = time.monotonic()
         while living := self._living():
@@ -560,6 +564,13 @@ def kill(processes: Iterable[psutil.Process]) -> None:
             process.kill()
 
 
+def answer(reply: int, told: Mapping[str, Any]) -> None:
+    """Tell the job that ordered the process; it may be gone, and the next one finds it then."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(reply, json.dumps(told).encode())
+    os.close(reply)
+
+
 def changed(base: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """Return ``base`` with ``changes`` made; None removes a variable."""
     both = {**base, **changes}
@@ -571,11 +582,11 @@ def main() -> None:
     order = json.load(sys.stdin)
     if os.fork():
         os._exit(0)  # the job is not our parent, and need not reap us
-    reply = os.fdopen(os.dup(1), "w")
+    reply = os.dup(1)
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 0)
     os.dup2(quiet, 1)
-    with reply, locked(Path(order["home"]) / "alive"):
+    with locked(Path(order["home"]) / "alive"):
         Supervisor(order).run(reply)
 
 

@@ -1,0 +1,77 @@
+"""A server that looks like SGLang and fails on demand: for what the real one can't show."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model-path", required=True)
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--api-key")
+parser.add_argument("--load-s", type=float, default=0.0)
+parser.add_argument("--chatter", action="store_true", help="print while loading")
+parser.add_argument("--crash", type=int, help="end with this code while loading")
+parser.add_argument("--claim", help="the model that it says it serves")
+parser.add_argument("--refuse", action="store_true", help="answer generations with an error")
+asked = parser.parse_args()
+
+hung = False
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as SGLang does; ``/die`` and ``/hang`` do what they say."""
+
+    def do_GET(self) -> None:
+        global hung
+        if self.path == "/die":
+            print("fatal: told to die", flush=True)
+            os._exit(7)
+        hung = hung or self.path == "/hang"
+        if hung:
+            self.send_error(503)
+        elif self.path == "/health":
+            self.reply(200, {})
+        elif self.path == "/model_info":
+            self.reply(200, {"model_path": asked.claim or asked.model_path})
+        elif self.path == "/server_info":
+            self.reply(200, {"port": asked.port})
+        elif self.path == "/environment":
+            self.reply(200, dict(os.environ))
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path != "/generate" or asked.refuse:
+            self.reply(400, {"error": {"message": "CUDA error: no kernel image"}})
+        else:
+            self.reply(200, {"text": "2", "meta_info": {"completion_tokens": 1}})
+
+    def reply(self, status: int, body: object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+print(f"server_args=ServerArgs(model_path={asked.model_path!r}, api_key={asked.api_key!r})")
+began = time.monotonic()
+while time.monotonic() - began < asked.load_s:
+    if asked.chatter:
+        print(f"Loading shards: {time.monotonic() - began:.1f} s", flush=True)
+    time.sleep(0.05)
+if asked.crash is not None:
+    print("RuntimeError: out of luck", file=sys.stderr)
+    sys.exit(asked.crash)
+server = ThreadingHTTPServer(("127.0.0.1", asked.port), Handler)
+print("The server is fired up and ready to roll!", flush=True)
+server.serve_forever()
