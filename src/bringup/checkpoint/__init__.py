@@ -30,8 +30,7 @@ __all__ = [
 WEIGHTS_SCHEMA = "weights/1"
 
 Entry = Mapping[str, Any]
-"""A checkpoint's entry in the config: ``{path}``, or ``{repo, revision}``; and
-``trust_remote_code`` (or spelt as SGLang's flag, ``trust-remote-code``)."""
+"""A checkpoint's entry in the config: ``path``, or ``repo`` and ``revision``; ``trust-remote-code``."""
 
 
 def metadata(entry: Entry, *, name: str) -> Document:
@@ -56,7 +55,7 @@ def metadata(entry: Entry, *, name: str) -> Document:
 
 def allows_code(entry: Entry) -> bool:
     """Whether the entry allows code of the checkpoint to be fetched and run."""
-    return bool(entry.get("trust_remote_code") or entry.get("trust-remote-code"))
+    return bool(entry.get("trust-remote-code"))
 
 
 def weights(metadata: Document) -> Document:
