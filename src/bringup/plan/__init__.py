@@ -16,7 +16,23 @@ from bringup import artifact, routing
 from bringup.artifact import Document, reason
 from bringup.plan import fit
 from bringup.plan.backends import Decision, Target, decide
+from bringup.plan.cost import cost
+from bringup.plan.cost import table as cost_table
+from bringup.plan.sweep import largest_concurrency
+from bringup.plan.sweep import warnings as sweep_warnings
 from bringup.routing import arguments, traps
+
+__all__ = [
+    "SCHEMA",
+    "cost",
+    "cost_table",
+    "foreign_environment",
+    "gpus_needed",
+    "largest_concurrency",
+    "plan",
+    "screened",
+    "sweep_warnings",
+]
 
 SCHEMA = "plan/1"
 
@@ -36,6 +52,7 @@ WAIVERS = {
     "unsupported-format": "force",
     "unsupported-format-on-cpu": "force",
     "does-not-fit": "force",
+    "does-not-divide": "force",
     "unsupported-kv-cache": "force",
     "unsupported-quantization": "force",
 }
@@ -45,6 +62,11 @@ WAIVERS = {
 def gpus_needed(experiment: Mapping[str, Any]) -> int:
     """Return how many GPUs the server of an experiment spreads over (1 if nothing is said)."""
     return fit.Spread.of(_canonical(experiment["server"])).gpus
+
+
+def foreign_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``variables`` that change results: they belong into ``env:``."""
+    return traps.environment(variables)
 
 
 def screened(experiment: Mapping[str, Any], why: str) -> Document:
@@ -178,7 +200,7 @@ class _Case:
         wanted: list[tuple[str, Any, str]] = []
         if self.on_cpu:
             wanted.append(("device", "cpu", "this machine has no GPU"))
-            tokens = fit.tokens_on_cpu(self.format["model"], self.hardware["ram_gib"])
+            tokens = fit.tokens_on_cpu(self.format, self.hardware["ram_gib"])
             if tokens:
                 why = "by default the KV cache takes most of a CPU host's RAM"
                 wanted.append(("max-total-tokens", tokens, why))
@@ -204,6 +226,18 @@ class _Case:
         return fit.Spread.of(_canonical(self.server))
 
     @cached_property
+    def canonical_flags(self) -> dict[str, Any]:
+        return _canonical({flag.name: flag.value for flag in self.flags})
+
+    @cached_property
+    def memory(self) -> fit.Fit | None:
+        """How the model fits on the GPUs; None on a CPU, whose RAM nothing divides."""
+        if self.on_cpu or not self.format["model"]:
+            return None
+        smallest = min(gpu["memory_gib"] for gpu in self.hardware["gpus"])
+        return fit.Fit(self.format, self.canonical_flags, smallest, self.engine["version"])
+
+    @cached_property
     def traps(self) -> list[dict[str, Any]]:
         situation = traps.Situation(
             gpu=self.target.gpu,
@@ -211,7 +245,7 @@ class _Case:
             model=self.target.model,
             experts=self.formats.get("experts"),
             nvlink=_nvlink(self.hardware),
-            flags=_canonical({flag.name: flag.value for flag in self.flags}),
+            flags=self.canonical_flags,
             env=self.env,
         )
         return list(traps.caught(situation))
@@ -226,6 +260,8 @@ class _Case:
         yield from (each for each in backends if each["class"] == "known-bad-backend")
         yield from self._parser()
         yield from self._too_few_gpus()
+        if self.memory:
+            yield from self.memory.objections()
 
     def _conflict(self) -> Iterator[Document]:
         if self.format["verdict"] == "conflict":
@@ -268,6 +304,8 @@ class _Case:
     def warnings(self) -> Iterator[Document]:
         for decision in self.decisions:
             yield from decision.warnings
+        if self.memory:
+            yield from self.memory.warnings()
         for trap in self.traps:
             if trap["effect"] == "warn":
                 yield {"class": trap["class"], "message": trap["message"]}
@@ -304,7 +342,8 @@ class _Case:
             "flags": [flag.document() for flag in self.flags],
             "backend": _by_module(self.decisions),
             "format": self.formats,
-            "fit": None,
+            "weights_bytes": self.format["weights_bytes"],
+            "fit": self.memory.document() if self.memory else None,
             "warnings": warnings,
         }
 
@@ -325,6 +364,7 @@ def _blank(experiment: Mapping[str, Any]) -> Document:
         "flags": [],
         "backend": {},
         "format": {},
+        "weights_bytes": None,
         "fit": None,
         "warnings": [],
         "startup_max_s": experiment["server"].get("startup_max_s", STARTUP_MAX_S),

@@ -123,7 +123,7 @@ class _Question:
         return self._recommended() if self.best else self._left_to_build()
 
     def _nothing_works(self) -> Decision:
-        row = self._row(self.asked) or self.ranked[0]
+        row = self._row(self.asked) or self._row(routing.AUTO) or self.ranked[0]
         name = "unsupported-format-on-cpu" if self.gpu == "cpu" else "unsupported-format"
         message = f"{self.what}: {row['reason']}"
         objection = reason(name, message, evidence=row["sources"])

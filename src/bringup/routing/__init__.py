@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bringup.routing import versions
+from bringup.routing import tables, versions
 
 Row = dict[str, Any]
 
@@ -204,6 +201,4 @@ def _answer(name: str, rows: list[Row]) -> Row:
 
 @cache
 def _table() -> dict[str, Any]:
-    text = Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
-    return loaded
+    return tables.read(__file__, "table.yaml")

@@ -10,12 +10,10 @@ import difflib
 import json
 from collections.abc import Collection, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bringup.artifact import Document, reason
+from bringup.routing import tables
 
 
 def canonical(name: str) -> str:
@@ -103,6 +101,4 @@ def _not_offered(name: str, value: str, allowed: Collection[str]) -> Document:
 
 @cache
 def _file() -> dict[str, Any]:
-    text = Path(__file__).with_name("flags.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
-    return loaded
+    return tables.read(__file__, "flags.yaml")

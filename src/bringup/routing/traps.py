@@ -6,13 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bringup import routing
-from bringup.routing import versions
+from bringup.routing import tables, versions
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,4 @@ def _fits(value: Any, test: Any) -> bool:
 
 @cache
 def _file() -> dict[str, Any]:
-    text = Path(__file__).with_name("traps.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
-    return loaded
+    return tables.read(__file__, "traps.yaml")

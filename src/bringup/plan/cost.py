@@ -1,0 +1,122 @@
+"""What a full run would cost: bytes to fetch, servers to load, minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from bringup.artifact import Document
+
+GB = 1_000_000_000
+
+LOAD_S = {"cpu": 35.0, "cuda": 75.0}
+"""Seconds until a server answers, weights apart, where no earlier run tells.
+
+35 s: SGLang 0.5.23 on 2 CPU cores; 75 s: 0.5.16 on an H200 with warm kernel caches (71 s)."""
+
+READ_BYTES_PER_S = 2 * GB
+"""Weights read from a local disk into GPU memory, where no earlier run tells."""
+
+FETCH_BYTES_PER_S = 100_000_000
+"""Weights fetched from a hub, where nothing better is known."""
+
+LEVEL_EXTRA_S = 15.0
+"""Seconds of one level besides its repeats: probes before and after, warm-up."""
+
+PROBE_S = 15.0
+"""Seconds of the probe after a launch."""
+
+
+def cost(
+    plans: Sequence[Document],
+    sweeps: Mapping[str, Mapping[str, Any]],
+    *,
+    loads_s: Mapping[str, float] | None = None,
+    here: Collection[str] = (),
+) -> Document:
+    """Return what running the experiments of ``plans`` would cost.
+
+    Args:
+        plans: every ``plan.json``; only those of status ``ok`` cost anything.
+        sweeps: by experiment, ``{concurrency, repeats, min_seconds}``.
+        loads_s: by experiment, how long its server took to be ready in an earlier run.
+        here: checkpoints whose weights need not be fetched.
+
+    Returns:
+        ``{experiments: [{experiment, status, fetch_bytes, load_s, seconds, from}], fetch_bytes,
+        unknown_sizes, loads, minutes}``; a checkpoint is fetched once, for the first that needs it.
+    """
+    known = loads_s or {}
+    fetched: set[str] = set(here)
+    rows = []
+    for plan in plans:
+        rows.append(_row(plan, sweeps, known, fetched))
+        if plan["status"] == "ok":
+            fetched.add(plan["checkpoint"])
+    running = [row for row in rows if row["status"] == "ok"]
+    fetch = sum(row["fetch_bytes"] or 0 for row in running)
+    seconds = sum(row["seconds"] for row in running) + fetch / FETCH_BYTES_PER_S
+    return {
+        "experiments": rows,
+        "fetch_bytes": fetch,
+        "unknown_sizes": sorted(
+            {row["checkpoint"] for row in running if row["fetch_bytes"] is None}
+        ),
+        "loads": len(running),
+        "minutes": round(seconds / 60, 1),
+    }
+
+
+def table(cost: Document) -> str:
+    """Return a cost as Markdown."""
+    lines = [
+        "| experiment | status | to fetch | server ready after | minutes |",
+        "|---|---|---|---|---|",
+    ]
+    for row in cost["experiments"]:
+        ready = "–" if row["load_s"] is None else f"{row['load_s']:.0f} s ({row['from']})"
+        minutes = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
+        cells = (row["experiment"], row["status"], _size(row), ready, minutes)
+        lines.append("| " + " | ".join(cells) + " |")
+    unknown = "".join(f"; the size of {name} is not known" for name in cost["unknown_sizes"])
+    lines += [
+        "",
+        f"In all: {cost['fetch_bytes'] / GB:.1f} GB to fetch{unknown}, "
+        f"{cost['loads']} server loads, about {cost['minutes']:g} minutes.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(
+    plan: Document,
+    sweeps: Mapping[str, Mapping[str, Any]],
+    loads_s: Mapping[str, float],
+    fetched: Collection[str],
+) -> Document:
+    name = plan["experiment"]
+    row: Document = {"experiment": name, "checkpoint": plan["checkpoint"], "status": plan["status"]}
+    if plan["status"] != "ok":
+        return {**row, "fetch_bytes": 0, "load_s": None, "seconds": None, "from": None}
+    size = plan["weights_bytes"]
+    load = loads_s.get(name)
+    guess = LOAD_S[plan["device"]] + (size or 0) / READ_BYTES_PER_S
+    ready = guess if load is None else load
+    return {
+        **row,
+        "fetch_bytes": 0 if plan["checkpoint"] in fetched else size,
+        "load_s": round(ready, 1),
+        "seconds": round(ready + PROBE_S + _sweep_s(sweeps[name]), 1),
+        "from": "estimated" if load is None else "an earlier run",
+    }
+
+
+def _sweep_s(sweep: Mapping[str, Any]) -> float:
+    each = sweep["repeats"] * sweep["min_seconds"] + LEVEL_EXTRA_S
+    return float(len(sweep["concurrency"]) * each)
+
+
+def _size(row: Document) -> str:
+    if row["status"] != "ok":
+        return "–"
+    return "not known" if row["fetch_bytes"] is None else f"{row['fetch_bytes'] / GB:.1f} GB"
