@@ -2,9 +2,10 @@
 
 from bringup.evidence.diagnosis import diagnose, failure
 from bringup.evidence.log import DecodeLine, PrefillLine, decode_lines, prefill_lines, traffic
-from bringup.evidence.server import failed_document, server_document
+from bringup.evidence.server import SCHEMA, failed_document, server_document
 
 __all__ = [
+    "SCHEMA",
     "DecodeLine",
     "PrefillLine",
     "decode_lines",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import signal
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bringup.artifact import Document, reason
-from bringup.evidence.log import Line, lines
+from bringup.evidence.log import Line, Repeats, lines
 from bringup.evidence.rules import table
 from bringup.redact import redacted_text
 
@@ -29,6 +30,9 @@ LONGEST_QUOTE = 300
 SAME_TRACEBACK = 120
 """Lines behind a general exception in which a special cause is taken to belong to it."""
 
+MOST_OF_A_KIND = 1000
+"""Lines that begin alike and are looked at; the rest of a flood is passed over."""
+
 STILL_AT_WORK_S = 120.0
 """A log that grew this recently, in seconds, belongs to a server that makes progress."""
 
@@ -41,9 +45,8 @@ class Finding:
 
     rule: Rule
     class_: str
-    number: int
-    text: str
-    evidence: list[str]
+    line: Line
+    evidence: list[Line]
     still_wanted: int = LINES_AFTER
 
     @property
@@ -63,12 +66,12 @@ class Course:
     """The first finding of each strength."""
     harmful: Finding | None = None
     """The first finding that makes a server wrong even though it starts."""
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_EVIDENCE))
+    tail: deque[Line] = field(default_factory=lambda: deque(maxlen=MOST_EVIDENCE))
 
     def cause(self) -> Finding | None:
         """Return the first cause: an earlier general exception only if it is another crash."""
         cause, general = self.findings.get("cause"), self.findings.get("general")
-        if cause and general and general.number < cause.number - SAME_TRACEBACK:
+        if cause and general and general.line.number < cause.line.number - SAME_TRACEBACK:
             return general
         return cause or general or self.findings.get("echo")
 
@@ -97,9 +100,9 @@ def diagnose(
     course = follow(log)
     found = course.harmful or course.cause()
     if found is not None and not (timed_out and found.strength == "echo"):
-        return _reason(found.class_, found.text, found.evidence, found.rule)
+        return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
     class_, message = _without_a_cause(course, exit_code, timed_out, quiet_s)
-    return _reason(class_, message, list(course.tail), {})
+    return _reason(class_, message, course.tail, {})
 
 
 def failure(log: Path) -> Document | None:
@@ -121,28 +124,21 @@ def follow(log: Path) -> Course:
         OSError: the log cannot be read.
     """
     course = Course()
-    before: deque[str] = deque(maxlen=LINES_BEFORE)
+    before: deque[Line] = deque(maxlen=LINES_BEFORE)
+    worn = Repeats(MOST_OF_A_KIND)
     open_: list[Finding] = []
     for line in lines(log):
-        if not line.text.strip():
+        if not line.text or line.text.isspace():
             continue
-        quote = quoted(line)
-        for finding in open_:
-            finding.evidence.append(quote)
-            finding.still_wanted -= 1
-        open_ = [finding for finding in open_ if finding.still_wanted]
-        rule = None
-        if not _quotes(line):
+        if open_:
+            open_ = [finding for finding in open_ if _continued(finding, line)]
+        if not worn(line) and not _repeats_others(line):
             _advance(course, line)
-            rule = _rule_for(line)
-        if rule is not None:
-            finding = Finding(
-                rule, _class(rule, course.stage), line.number, quote, [*before, quote]
-            )
-            if _keep(course, finding):
+            finding = _finding(line, course.stage, before)
+            if finding is not None and _keep(course, finding):
                 open_.append(finding)
-        before.append(quote)
-        course.tail.append(quote)
+        before.append(line)
+        course.tail.append(line)
     return course
 
 
@@ -162,21 +158,28 @@ def _advance(course: Course, line: Line) -> None:
     )
 
 
-def _rule_for(line: Line) -> Rule | None:
+def _finding(line: Line, stage: str, before: Iterable[Line]) -> Finding | None:
     text = line.text[: 4 * LONGEST_QUOTE]
     rules = table("failures")["rules"]
-    return next((rule for rule in rules if rule["pattern"].search(text)), None)
+    rule = next((rule for rule in rules if rule["pattern"].search(text)), None)
+    if rule is None:
+        return None
+    class_ = rule["by_stage"][stage] if "by_stage" in rule else rule["class"]
+    return Finding(rule, class_, line, [*before, line])
 
 
-def _quotes(line: Line) -> bool:
+def _continued(finding: Finding, line: Line) -> bool:
+    """Add a line to a finding's evidence, and return whether it wants more."""
+    finding.evidence.append(line)
+    finding.still_wanted -= 1
+    return finding.still_wanted > 0
+
+
+def _repeats_others(line: Line) -> bool:
     """Whether the line repeats what others said (arguments, requests), and so proves nothing."""
     return any(
         rule["pattern"].search(line.text[:LONGEST_QUOTE]) for rule in table("failures")["never"]
     )
-
-
-def _class(rule: Rule, stage: str) -> str:
-    return str(rule["by_stage"][stage] if "by_stage" in rule else rule["class"])
 
 
 def _keep(course: Course, finding: Finding) -> bool:
@@ -207,11 +210,11 @@ def _without_a_cause(
     return "unfinished", f"{at}{ended}"
 
 
-def _reason(class_: str, message: str, evidence: list[str], rule: Rule) -> Document:
+def _reason(class_: str, message: str, evidence: Iterable[Line], rule: Rule) -> Document:
     known = table("failures")["classes"][class_]
     return reason(
         class_,
         f"{rule.get('meaning', known['meaning'])}: {message}",
-        evidence=evidence[-MOST_EVIDENCE:],
+        evidence=[quoted(line) for line in evidence][-MOST_EVIDENCE:],
         hint=rule.get("hint", known["hint"]),
     )

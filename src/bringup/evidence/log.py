@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
@@ -29,11 +29,8 @@ HEADER = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?(?P<ranks>(?: [A-Z][A-Z_]*\d+)*)\] ?"
 )
 
-_BREAK = re.compile(r"\r\n|\n|\r")
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line: its text without the header, and what the header said."""
 
     number: int
@@ -66,18 +63,19 @@ def lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[Line]:
     for text, complete in _physical_lines(path, start, end):
         for piece, last in _at_headers(text):
             number += 1
-            header = HEADER.match(piece)
-            yield Line(
-                number,
-                header["time"] if header else None,
-                header["ranks"].strip() if header else "",
-                piece[header.end() :] if header else piece,
-                complete or not last,
-            )
+            header = HEADER.match(piece) if piece.startswith("[") else None
+            if header is None:
+                yield Line(number, None, "", piece, complete or not last)
+            else:
+                time, ranks = header["time"], header["ranks"].strip()
+                yield Line(number, time, ranks, piece[header.end() :], complete or not last)
 
 
 def _at_headers(text: str) -> Iterator[tuple[str, bool]]:
     """Cut a physical line in front of every header in it; the second value marks the last piece."""
+    if text.find("[2", 1) < 0:
+        yield text, True
+        return
     cuts = [match.start() for match in HEADER.finditer(text) if match.start() > 0]
     bounds = [0, *cuts, len(text)]
     for begin, stop in pairwise(bounds):
@@ -88,7 +86,7 @@ def _physical_lines(path: Path, start: int, end: int | None) -> Iterator[tuple[s
     pending = ""
     overlong = False
     for chunk in _decoded(path, start, end):
-        parts = _BREAK.split(chunk)
+        parts = chunk.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         for part in parts[:-1]:
             if not overlong:
                 yield (pending + part)[:LONGEST_LINE], True
@@ -132,6 +130,35 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
     codecs.BOM_UTF8: "utf-8",
 }
+
+
+class Repeats:
+    """Tells the lines of a flood from those that say something new, in bounded memory.
+
+    Lines are of one kind if they begin alike, numbers aside.
+    """
+
+    SAME = 40
+    """Characters that decide the kind."""
+
+    MOST_KINDS = 50_000
+
+    def __init__(self, most: int) -> None:
+        """Let ``most`` lines of each kind pass."""
+        self._most = most
+        self._seen: dict[str, int] = {}
+
+    def __call__(self, line: Line) -> bool:
+        """Count ``line``, and return whether it is one more than wanted of its kind."""
+        kind = line.text[: 2 * self.SAME].translate(_NO_DIGITS)[: self.SAME]
+        count = self._seen.get(kind, 0) + 1
+        if len(self._seen) >= self.MOST_KINDS:
+            self._seen.clear()
+        self._seen[kind] = count
+        return count > self._most
+
+
+_NO_DIGITS = {ord(digit): None for digit in "0123456789"}
 
 _NUMBER = r"(-?\d+(?:\.\d+)?|nan|inf)"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bringup.evidence.diagnosis import quoted
-from bringup.evidence.log import Line, lines
+from bringup.evidence.log import Line, Repeats, lines
 from bringup.evidence.rules import table
 
 LONGEST_MATCHED = 1000
 """Characters of a line that the rules look at."""
 
-MOST_KINDS = 20_000
-"""Kinds of lines told apart (a kind: a line with its numbers left out); bounds the memory."""
+MOST_OF_A_KIND = 20
+"""Lines that begin alike and are looked at."""
 
 MOST_LINES = 500
 """Lines kept to explain values by."""
@@ -79,12 +79,12 @@ def observe(log: Path) -> Observed:
         OSError: the log cannot be read.
     """
     observed = Observed()
-    known: set[str] = set()
+    worn = Repeats(MOST_OF_A_KIND)
     for line in lines(log):
         if line.text.startswith("server_args="):
             observed.arguments = observed.arguments or line.text
-        elif _says_something(line):
-            _note(observed, line, known)
+        elif not worn(line) and _says_something(line):
+            _note(observed, line)
     return observed
 
 
@@ -95,14 +95,8 @@ def _says_something(line: Line) -> bool:
     )
 
 
-def _note(observed: Observed, line: Line, known: set[str]) -> None:
-    """Add what ``line`` says; of lines that differ in their numbers only, the first speaks."""
+def _note(observed: Observed, line: Line) -> None:
     text = line.text[:LONGEST_MATCHED]
-    shape = re.sub(r"\d+", "0", text)
-    if shape in known:
-        return
-    if len(known) < MOST_KINDS:
-        known.add(shape)
     rules = table("log_rules")
     for rule in rules["facts"]:
         if match := rule["pattern"].search(text):
@@ -110,7 +104,7 @@ def _note(observed: Observed, line: Line, known: set[str]) -> None:
                 if value is not None:
                     observed.values.setdefault(name, value)
     proof = next((rule for rule in rules["proofs"] if rule["pattern"].search(text)), None)
-    if proof is not None:
+    if proof is not None and not any(known.says == proof["says"] for known in observed.proofs):
         observed.proofs.append(
             Proof(quoted(line), proof["says"], proof.get("module"), proof.get("used"))
         )
