@@ -15,7 +15,8 @@ import yaml
 
 from bringup import artifact, paths
 from bringup.artifact import Document
-from bringup.engine import assembly, environment, patches, worker
+from bringup.engine import assembly, environment, worker
+from bringup.engine.base import BaseRefusedError
 
 SCHEMA = "engine/1"
 
@@ -36,8 +37,12 @@ def build(entry: dict[str, Any], *, engine_name: str, cuda: bool, log: Path) -> 
     Raises:
         environment.EnvironmentUnusableError: the base could not be had.
         ConnectionError: a patch or a git ref could not be fetched, and no copy is cached.
+        worker.EngineSilentError: its process gave no answer.
     """
-    built = assembly.assemble(entry)
+    try:
+        built = assembly.assemble(entry)
+    except BaseRefusedError as refused:
+        return _refused(engine_name, refused, cuda=cuda)
     document = artifact.document(
         SCHEMA,
         engine=engine_name,
@@ -66,6 +71,25 @@ def build(entry: dict[str, Any], *, engine_name: str, cuda: bool, log: Path) -> 
         )
         return {**document, "status": "failed", "reason": cause}
     return _proven(document, answer, built)
+
+
+def _refused(engine_name: str, refused: BaseRefusedError, *, cuda: bool) -> Document:
+    """Return the document of an engine that has no base."""
+    cause = artifact.reason(
+        f"base-{refused.outcome.result}", str(refused), evidence=refused.outcome.excerpt
+    )
+    return artifact.document(
+        SCHEMA,
+        "failed",
+        cause,
+        engine=engine_name,
+        base=refused.description,
+        patches=[],
+        python=None,
+        pythonpath=[],
+        stand_in=not cuda,
+        **_NOT_INSPECTED,
+    )
 
 
 _NOT_INSPECTED: Document = {
@@ -146,4 +170,4 @@ def _renames() -> tuple[dict[str, str], ...]:
     return tuple(table["rows"])
 
 
-__all__ = ["SCHEMA", "build", "patches", "renamed", "worker"]
+__all__ = ["SCHEMA", "build", "renamed", "worker"]

@@ -14,28 +14,12 @@ from typing import Any
 
 from bringup import artifact, paths
 from bringup.artifact import Document
-from bringup.engine import environment, overlay, sources, upstream
+from bringup.engine import overlay, sources, upstream
+from bringup.engine.base import Base, find
 from bringup.engine.patches import DONE, Outcome, Patch, marker, named
 
 OUTCOMES = "outcomes.json"
 """Beside an overlay: what came of its patches.  Written last: without it, it is made again."""
-
-
-@dataclass(frozen=True)
-class Base:
-    """What patches go on.
-
-    Attributes:
-        description: the document's ``base``: what was asked for and what it stood for.
-        key: names the base's content; part of the overlay's key.
-        python: its interpreter.
-        package: the folder of the ``sglang`` package.
-    """
-
-    description: Document
-    key: str
-    python: Path
-    package: Path
 
 
 @dataclass(frozen=True)
@@ -92,9 +76,10 @@ def assemble(entry: dict[str, Any]) -> Assembly:
 
     Raises:
         environment.EnvironmentUnusableError: the base could not be had.
-        ConnectionError: a patch could not be fetched, and no copy is cached.
+        BaseRefusedError: the base is there, and no engine can be made of it.
+        ConnectionError: the base or a patch could not be fetched, and no copy is cached.
     """
-    base = _base(entry)
+    base = find(entry)
     return patched(base, [_at_hand(source, base) for source in entry.get("patches", [])])
 
 
@@ -113,27 +98,6 @@ def _at_hand(source: dict[str, Any], base: Base) -> Patch | Attempt:
     return Attempt(source, got)
 
 
-def _base(entry: dict[str, Any]) -> Base:
-    if "python" in entry:
-        python = environment.checked(entry["python"])
-        package = environment.package(python)
-        return Base({"python": entry["python"]}, _stamp(package), python, package)
-    version = str(entry["version"])
-    python = environment.ensure(version)
-    key = environment.Release(version).key
-    return Base({"version": version}, key, python, environment.package(python))
-
-
-def _stamp(package: Path) -> str:
-    """Name the content of a package that is not ours by its files' sizes and times."""
-    stamp = hashlib.sha256(str(package).encode())
-    for path in sorted(package.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            status = path.stat()
-            stamp.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return stamp.hexdigest()
-
-
 def patched(base: Base, items: list[Patch | Attempt]) -> Assembly:
     """Return ``base`` with patches in order.
 
@@ -142,7 +106,7 @@ def patched(base: Base, items: list[Patch | Attempt]) -> Assembly:
     """
     for item in items:
         if isinstance(item, Attempt) and item.outcome.result not in DONE:
-            return Assembly(base.description, base.python, base.package, None, [item])
+            return Assembly(base.description, base.python, base.package, base.overlay, [item])
     wanted = [item for item in items if isinstance(item, Patch)]
     tried, overlaid = _overlaid(base, wanted) if wanted else ([], None)
     left = iter(tried)
@@ -153,7 +117,7 @@ def patched(base: Base, items: list[Patch | Attempt]) -> Assembly:
         if attempt.outcome.result not in DONE:
             break
     package = overlaid / "sglang" if overlaid else base.package
-    return Assembly(base.description, base.python, package, overlaid, attempts)
+    return Assembly(base.description, base.python, package, overlaid or base.overlay, attempts)
 
 
 def _overlaid(base: Base, wanted: list[Patch]) -> tuple[list[Attempt], Path | None]:

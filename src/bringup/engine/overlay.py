@@ -36,10 +36,11 @@ def link_tree(source: Path, target: Path) -> None:
         there = target / Path(folder).relative_to(source)
         there.mkdir(parents=True, exist_ok=True)
         for name in names:
-            _link(Path(folder, name), there / name)
+            link(Path(folder, name), there / name)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Make ``target`` the same file as ``source``, or a copy where that can't be."""
     try:
         os.link(source, target)
     except OSError:

@@ -97,7 +97,7 @@ class FileChange:
     @property
     def place(self) -> dict[str, str]:
         """The row of ``repository_paths.yaml`` that says what this file is to an engine."""
-        return next(row for row in _places() if fnmatchcase(self.path, row["match"]))
+        return place(self.path)
 
 
 @dataclass(frozen=True)
@@ -230,6 +230,11 @@ def _path(field: str) -> str | None:
 def outside(path: str) -> bool:
     """Tell whether a path of a patch leaves the tree that it is for."""
     return path.startswith("/") or ".." in PurePosixPath(path).parts
+
+
+def place(path: str) -> dict[str, str]:
+    """Return the row of ``repository_paths.yaml`` for a path from the repository's root."""
+    return next(row for row in _places() if fnmatchcase(path, row["match"]))
 
 
 @cache
