@@ -100,7 +100,7 @@ GPT_OSS_20B = format_of(
 
 # Logs of servers that others started: what ran where, and `max_total_num_tokens`.
 PUBLIC_BOOTS = [
-    # A benchmark log of Qwen3-14B, SGLang 0.5, four RTX 4090: 7.08 GiB of weights a GPU.
+    # Service notes of 2026-06-14, SGLang at ebaf86d, four RTX 4090: 7.08 GiB of weights a GPU.
     (QWEN3_14B, {"tp-size": 4, "mem-fraction-static": 0.80}, 24.0, 298_447),
     # didier-durand/llms-in-clouds, SGLang 0.4.3.post4, EC2 g6.12xlarge (four L4): 15.54 GiB.
     (QWQ_32B, {"tp-size": 4, "mem-fraction-static": 0.85}, 22.5, 46_611),
@@ -154,7 +154,7 @@ def test_a_declared_kv_cache_counts_unless_asked_otherwise():
 
 
 def test_an_attention_that_config_json_does_not_tell_is_not_guessed():
-    hybrid = QWEN3_14B | {"architecture": "NemotronHForCausalLM"}
+    hybrid = QWEN3_14B | {"model": {**QWEN3_14B["model"], "mamba_layers": 30}}
     fit = Fit(hybrid, {}, 80.0)
     assert fit.kv_tokens is None
     assert fit.document()["kv_bytes_per_token"] is None
@@ -281,4 +281,4 @@ def test_a_cpu_host_gets_a_bounded_cache():
     assert tokens_on_cpu(small, 24.0) == 65_536
     # one sixteenth of 16 GiB, 163840 bytes a token
     assert tokens_on_cpu(QWEN3_14B, 16.0) == 6 * 1024
-    assert tokens_on_cpu(QWEN3_14B | {"architecture": "NemotronHForCausalLM"}, 16.0) is None
+    assert tokens_on_cpu(QWEN3_14B | {"architecture": "MiniMaxM3ForCausalLM"}, 16.0) is None

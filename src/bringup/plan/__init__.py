@@ -342,7 +342,7 @@ class _Case:
             "flags": [flag.document() for flag in self.flags],
             "backend": _by_module(self.decisions),
             "format": self.formats,
-            "weights_bytes": self.format["weights_bytes"],
+            "weights_bytes": self.format["weights_bytes"] or None,
             "fit": self.memory.document() if self.memory else None,
             "warnings": warnings,
         }

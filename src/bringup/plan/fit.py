@@ -250,7 +250,8 @@ class Fit:
         model, architecture = self.format["model"], self.format["architecture"]
         special = _rules()["attention"].get(architecture, {})
         layers, size = model["layers"], self._kv_size()
-        if architecture in _rules()["unknown_attention"] or not layers:
+        mixed = model.get("linear_attention_layers") or model.get("mamba_layers")
+        if mixed or architecture in _rules()["unknown_attention"] or not layers:
             return None
         if special.get("compressed"):
             return _compressed_kv_bytes(model, self._sliding_ratio(special), self.version)
