@@ -127,7 +127,8 @@ def _backend(plan_: Document) -> list[str]:
     if experts["automatic"]:
         own = experts["automatic"]
         lines.append(
-            f"- by itself this build takes {own['backend']} (known here: {own['known']}): {own['why']}"
+            f"- by itself this build takes {own['backend']} (known here: {own['known']}): "
+            + own["why"]
         )
     return [*lines, *(f"- source: {source}" for source in experts["source"])]
 
@@ -135,8 +136,8 @@ def _backend(plan_: Document) -> list[str]:
 def _memory(fit: Document) -> str:
     return (
         f"- memory of a GPU: {fit['weights_gib']} GiB of weights and {fit['kv_gib']} GiB of KV "
-        f"cache in {fit['mem_fraction_static']:g} of {fit['usable_gib']} GiB; {fit['left_gib']} GiB "
-        "are left to activations and graphs"
+        f"cache in {fit['mem_fraction_static']:g} of {fit['usable_gib']} GiB; "
+        f"{fit['left_gib']} GiB are left to activations and graphs"
     )
 
 
