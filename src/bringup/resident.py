@@ -58,6 +58,9 @@ KILLED_S = 30.0
 LOGS_KEPT = 5
 """Logs of one name that are kept: the newest, and older ones as ``name.1.log`` and so on."""
 
+NOTE = "[bringup "
+"""How lines in a log begin that the supervisor wrote, not the process."""
+
 Cause = Literal["exited", "idle", "stopped", "owner"]
 """Why a process ended: by itself, unused for too long, told to, or its last owner had ended."""
 
@@ -364,7 +367,7 @@ class CappedLog:
 
     def note(self, text: str) -> None:
         """Append a line of the supervisor's own."""
-        self.write(f"[bringup {time.strftime('%Y-%m-%d %H:%M:%S')}] {text}\n".encode())
+        self.write(f"{NOTE}{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}\n".encode())
 
     def _drop_middle(self) -> None:
         size = self._file.tell()
@@ -373,7 +376,7 @@ class CappedLog:
         with self._path.open("rb") as old, draft.open("wb") as new:
             new.write(old.read(self._keep))
             dropped = size - 2 * self._keep
-            new.write(f"\n[bringup] {dropped} bytes were dropped here: too much output\n".encode())
+            new.write(f"\n{NOTE}{dropped} bytes were dropped here: too much output]\n".encode())
             old.seek(-self._keep, os.SEEK_END)
             new.write(old.read())
         draft.replace(self._path)
@@ -433,6 +436,8 @@ class Supervisor:
         self._home = Home(Path(order["home"]))
         self._order = order
         self._stopped = False
+        self._signalled, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake)  # TERM ends a wait at once
         signal.signal(signal.SIGTERM, self._stop)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -481,10 +486,9 @@ class Supervisor:
 
     def _watch(self, held: contextlib.ExitStack) -> Cause:
         """Return why the process must end; when idle, with ``use`` held against new users."""
-        child = select.poll()
-        child.register(os.pidfd_open(self._child.pid), select.POLLIN)
+        child = os.pidfd_open(self._child.pid)
         last_used = time.monotonic()
-        while not child.poll(TICK_S * 1000):
+        while child not in select.select([child, self._signalled], [], [], TICK_S)[0]:
             if self._stopped:
                 return "stopped"
             if self._owners.all_ended():

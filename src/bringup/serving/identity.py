@@ -35,8 +35,9 @@ def free_port() -> int:
     """
     low, high = map(int, EPHEMERAL.read_text().split())
     ports = [port for port in range(FIRST_PORT, 1 << 16) if not low <= port <= high]
-    random.shuffle(ports)  # servers that start at once try different ones
-    for port in ports or range(FIRST_PORT, 1 << 16):
+    ports = ports or list(range(FIRST_PORT, 1 << 16))
+    first = random.randrange(len(ports))  # servers that start at once try different ones
+    for port in ports[first:] + ports[:first]:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))
             return port

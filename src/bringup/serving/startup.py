@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bringup.endpoint import NoReplyError, Reply
+from bringup.resident import NOTE
 from bringup.serving.errors import Cause
 from bringup.serving.identity import answers
 from bringup.serving.server import Server, say
@@ -82,7 +83,7 @@ class FirstAnswer(threading.Thread):
     def run(self) -> None:
         """Wait until the server itself says that it is well, then ask."""
         while not (self._server.listens() and answers(self._server.endpoint)):
-            if self._given_up.wait(0.3):
+            if self._given_up.wait(0.2):
                 return
         for _ in range(ATTEMPTS):
             try:
@@ -154,8 +155,9 @@ DYING_S = 15.0
 
 def newest_line(log: Path, width: int = 160) -> str:
     """Return the last line of a log that says something (of a progress bar: its newest state)."""
-    spoken = [line.strip() for line in re.split(r"[\r\n]+", tail(log)) if line.strip()]
-    return spoken[-1][:width] if spoken else "(nothing yet)"
+    lines = (line.strip() for line in re.split(r"[\r\n]+", tail(log)))
+    said = [line for line in lines if line and not line.startswith(NOTE)]
+    return said[-1][:width] if said else "(nothing in its log yet)"
 
 
 def tail(log: Path, size: int = 16384) -> str:
