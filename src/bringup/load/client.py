@@ -21,6 +21,7 @@ import importlib
 import inspect
 import json
 import math
+import os
 import random
 import sys
 import time
@@ -30,8 +31,9 @@ from typing import Any
 MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
 """Where the client lies: since 0.5.2x, and before (0.5.13.post1 has only the second)."""
 
-TIMEOUT = "--request-timeout-s"
-"""An argument of ours, taken off before the client parses the rest: seconds for one request."""
+TIMEOUT, API_KEY = "--request-timeout-s", "--api-key"
+"""Arguments of ours, taken off before the client parses (and prints) the rest: seconds for one
+request, and the server's key, which the client takes from its environment."""
 
 TICK_S = 0.01
 """How often the event loop's lateness is looked at."""
@@ -61,11 +63,14 @@ def run(argv: list[str], output: str) -> None:
         RuntimeError: the client refused its arguments or sent nothing.
     """
     module = warm()
-    timeout_s, argv = _own_argument(argv)
-    recorder = Recorder(module, timeout_s)
+    own, argv = _own_arguments(argv)
+    recorder = Recorder(module, float(own[TIMEOUT]) if TIMEOUT in own else None)
     senders, dataset, system_argv = dict(module.ASYNC_REQUEST_FUNCS), module.get_dataset, sys.argv
     module.ASYNC_REQUEST_FUNCS.update({k: recorder.recording(v) for k, v in senders.items()})
     module.get_dataset = _distinct_prompts(module, dataset)
+    environment = dict(os.environ)
+    if API_KEY in own:
+        os.environ["OPENAI_API_KEY"] = own[API_KEY]
     sys.argv = [module.__file__, *argv]
     failure = ""
     try:
@@ -74,6 +79,8 @@ def run(argv: list[str], output: str) -> None:
         # Its summary fails where nothing succeeded; the records say so better.
         failure = f"{type(error).__name__}: {error}"
     finally:
+        os.environ.clear()
+        os.environ.update(environment)
         sys.argv = system_argv
         module.get_dataset = dataset
         module.ASYNC_REQUEST_FUNCS.update(senders)
@@ -195,11 +202,15 @@ def _ordinary_ids(tokenizer: Any) -> list[int]:
     return sorted(set(tokenizer.get_vocab().values()) - special)
 
 
-def _own_argument(argv: list[str]) -> tuple[float | None, list[str]]:
-    if TIMEOUT not in argv:
-        return None, argv
-    place = argv.index(TIMEOUT)
-    return float(argv[place + 1]), argv[:place] + argv[place + 2 :]
+def _own_arguments(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return our arguments and the others."""
+    own, others = {}, list(argv)
+    for name in (TIMEOUT, API_KEY):
+        if name in others:
+            place = others.index(name)
+            own[name] = others[place + 1]
+            del others[place : place + 2]
+    return own, others
 
 
 def _main(module: Any) -> Any:

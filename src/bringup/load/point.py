@@ -249,6 +249,7 @@ class _Point:
             requests=count,
             seed=self._workload.seed(name),
             output=str(summary_file),
+            api_key=self._target.api_key,
         )
         try:
             self._bench(argv, output)

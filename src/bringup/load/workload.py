@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from bringup.load.client import TIMEOUT
+from bringup.load.client import API_KEY, TIMEOUT
 
 ROUNDS = 10
 """Requests for each place in the batch, at least.  The first and the last round run in a batch that
@@ -51,7 +51,14 @@ class Workload:
 
 
 def arguments(
-    workload: Workload, *, url: str, model: str, requests: int, seed: int, output: str
+    workload: Workload,
+    *,
+    url: str,
+    model: str,
+    requests: int,
+    seed: int,
+    output: str,
+    api_key: str | None = None,
 ) -> list[str]:
     """Return the arguments of ``sglang.bench_serving`` for one run (names of 0.5.13 to 0.5.23).
 
@@ -75,4 +82,5 @@ def arguments(
         *("--extra-request-body", json.dumps({"sampling_params": sampling})),
         *("--seed", str(seed), "--warmup-requests", "0", "--disable-tqdm"),
         *("--output-file", output, TIMEOUT, f"{workload.timeout_s:g}"),
+        *((API_KEY, api_key) if api_key else ()),
     ]

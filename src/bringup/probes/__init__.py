@@ -3,6 +3,7 @@
 from bringup.probes.asking import Item, ask, ask_within_batch
 from bringup.probes.gate import (
     SCHEMA,
+    SCHEMA,
     Gate,
     Thresholds,
     Verdict,
@@ -16,6 +17,7 @@ from bringup.probes.judging import Outcome
 from bringup.probes.suites import Question, SuiteError, check_context, load, short
 
 __all__ = [
+    "SCHEMA",
     "SCHEMA",
     "Gate",
     "Item",
