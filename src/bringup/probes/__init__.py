@@ -3,7 +3,6 @@
 from bringup.probes.asking import Item, ask, ask_within_batch
 from bringup.probes.gate import (
     SCHEMA,
-    SCHEMA,
     Gate,
     Thresholds,
     Verdict,
@@ -17,7 +16,6 @@ from bringup.probes.judging import Outcome
 from bringup.probes.suites import Question, SuiteError, check_context, load, short
 
 __all__ = [
-    "SCHEMA",
     "SCHEMA",
     "Gate",
     "Item",

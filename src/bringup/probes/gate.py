@@ -12,8 +12,6 @@ from bringup.probes.asking import Item
 
 SCHEMA = "probe/1"
 
-SCHEMA = "probe/1"
-
 Gate = Literal["pass", "degraded", "wrong", "flaky", "error"]
 
 SEVERITY: tuple[Gate, ...] = ("pass", "degraded", "flaky", "wrong", "error")
