@@ -111,6 +111,7 @@ def _section(plan_: Document, sweep: dict) -> str:
         lines += ["", *_backend(plan_), _memory(plan_["fit"])]
         warnings = [*plan_["warnings"], *plan.sweep_warnings(plan_, sweep)]
         lines += [f"- warning, {each['class']}: {each['message']}" for each in warnings]
+        lines += [f"- note, {each['class']}: {each['message']}" for each in plan_["notes"]]
     return "\n".join([*lines, ""])
 
 

@@ -573,6 +573,19 @@ def test_traps_are_warnings(server, entry, class_):
     assert class_ not in classes(planned(SEED, format=NVFP4_DSV4, machine=PRO_6000))
 
 
+def test_the_radix_cache_is_noted_where_it_is_on():
+    assert [each["class"] for each in planned({})["notes"]] == ["radix-cache-on"]
+    assert planned({"disable-radix-cache": True})["notes"] == []
+
+
+def test_a_quantization_that_the_config_of_the_checkpoint_contradicts():
+    server = {**SEED, "quantization": "modelopt_fp4"}
+    june = engine_of(JUNE, pull_requests=(25820,))
+    document = planned(server, format=NVFP4_DSV4, engine=june, machine=PRO_6000)
+    assert document["reason"]["class"] == "unsupported-quantization"
+    assert planned(server, format=NVFP4_DSV4, machine=PRO_6000)["status"] == "ok"
+
+
 def test_gpus_without_nvlink():
     machine = hardware.fingerprint(PRO_6000)
     pairs = itertools.combinations(range(8), 2)

@@ -306,9 +306,7 @@ class _Case:
             yield from decision.warnings
         if self.memory:
             yield from self.memory.warnings()
-        for trap in self.traps:
-            if trap["effect"] == "warn":
-                yield {"class": trap["class"], "message": trap["message"]}
+        yield from self.trapped("warn")
         if self.format["verdict"] == "metadata-incomplete":
             yield {
                 "class": "metadata-incomplete",
@@ -320,6 +318,12 @@ class _Case:
         for name, format in self.formats.items():
             if format == "unknown" and name not in ("other", "embeddings"):
                 yield {"class": "unknown-format", "message": f"the format of {name} is not known"}
+
+    def trapped(self, effect: str) -> Iterator[Document]:
+        """Yield what the traps of one effect say."""
+        for trap in self.traps:
+            if trap["effect"] == effect:
+                yield {"class": trap["class"], "message": trap["message"]}
 
     def waiver(self, objection: Document) -> str | None:
         """Return the experiment's reason to go on against an objection, if it gives one."""
@@ -345,6 +349,7 @@ class _Case:
             "weights_bytes": self.format["weights_bytes"] or None,
             "fit": self.memory.document() if self.memory else None,
             "warnings": warnings,
+            "notes": list(self.trapped("note")),
         }
 
 
@@ -367,6 +372,7 @@ def _blank(experiment: Mapping[str, Any]) -> Document:
         "weights_bytes": None,
         "fit": None,
         "warnings": [],
+        "notes": [],
         "startup_max_s": experiment["server"].get("startup_max_s", STARTUP_MAX_S),
     }
 
