@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.report import study
 
 from bringup import report
+from bringup.report import provenance
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkout() -> Iterator[None]:
+    """Let the tests see one checkout, whatever is committed while they run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "revision", lambda: {"commit": "0" * 40, "dirty": False})
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +35,43 @@ def build(run: study.Run) -> None:
     report.build(experiments=run.experiments, documents=run.documents, output=run.folder)
 
 
+def told(run: study.Run) -> dict[str, Any]:
+    """Return the report of a run as data."""
+    return report.document(experiments=run.experiments, documents=run.documents, output=run.folder)
+
+
 @pytest.fixture(scope="module")
 def page(results: Path) -> str:
     return (results / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def document(results: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((results / "report.json").read_text(encoding="utf-8"))
+    return loaded
+
+
 def row(page: str, *starts: str) -> list[str]:
-    """Return the cells of the first table row after the headings ``starts[:-1]`` that begins so."""
+    """Return the cells of the first row of ``starts[-1]`` after the lines that begin so."""
     lines = iter(page.splitlines())
     for start in starts[:-1]:
         next(line for line in lines if line.startswith(start))
     found = next(line for line in lines if line.startswith(f"| [{starts[-1]}]"))
     return [cell.strip() for cell in found.strip("|").split(" | ")]
+
+
+def sentences(document: dict[str, Any], name: str) -> list[str]:
+    answers: list[str] = next(s["answer"] for s in document["studies"] if s["name"] == name)
+    return answers
+
+
+def point(folder: Path, name: str, level: int, **changed: Any) -> None:
+    """Change a point of a run that was written."""
+    path = folder / "experiments" / name / "points" / f"c{level}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed), encoding="utf-8")
+
+
+# Tables.
 
 
 def test_overview_has_status_formats_backend_and_right_answers(page: str) -> None:
@@ -48,7 +85,7 @@ def test_overview_has_status_formats_backend_and_right_answers(page: str) -> Non
 
 def test_backend_that_was_not_used_is_told(page: str) -> None:
     cells = row(page, "## Study: dsv4-flash", "mxfp4-stock")
-    assert cells[3] == "auto → torch fallback (fell-back)"
+    assert cells[3] == "marlin → torch-native (fell-back)"
 
 
 def test_throughput_at_each_level(page: str) -> None:
@@ -67,17 +104,29 @@ def test_wrong_answers_strike_the_figures(page: str) -> None:
     assert row(page, "**Output tokens", "nvfp4-triton")[1:] == ["–", "~~99.1~~", "–"]
 
 
-def test_wrong_experiment_is_never_ranked(results: Path) -> None:
-    document = json.loads((results / "report.json").read_text())
-    orders = [ranking["order"] for each in document["studies"] for ranking in each["rankings"]]
-    assert "nvfp4-triton" not in {place["experiment"] for order in orders for place in order}
-
-
 def test_problems_name_the_cause_and_what_to_try(page: str) -> None:
     cells = row(page, "## What did not run", "nvfp4-routed")
     assert cells[1:3] == ["refused", "plan"]
     assert cells[3].startswith("flashinfer_trtllm_routed has kernels for SM100 only")
     assert cells[4].startswith("use marlin, or give force: \\<why>")
+
+
+def test_gates_of_every_level(page: str) -> None:
+    assert row(page, "## Right answers", "nvfp4-triton")[1:] == [
+        "0/25 (wrong)",
+        "–",
+        "0/4 · 0/4 · 0/4 (wrong)",
+        "–",
+    ]
+
+
+def test_links_lead_to_files_that_the_run_has(page: str) -> None:
+    assert "[plan](experiments/nvfp4-marlin/plan.json)" in page
+    assert "[server log](experiments/nvfp4-marlin/server.log)" in page
+
+
+def test_a_refused_experiment_has_no_server_log_to_link(page: str) -> None:
+    assert "experiments/nvfp4-routed/server.log" not in page
 
 
 def test_csv_has_a_row_for_every_point(results: Path) -> None:
@@ -87,12 +136,308 @@ def test_csv_has_a_row_for_every_point(results: Path) -> None:
     assert (triton["output_tok_s"], triton["ranked"]) == ("99.1", "False")
 
 
+def test_json_lines_hold_the_repeats(results: Path) -> None:
+    rows = [json.loads(line) for line in (results / "points.jsonl").read_text().splitlines()]
+    marlin = next(r for r in rows if (r["experiment"], r["concurrency"]) == ("nvfp4-marlin", 16))
+    assert [repeat["output_tok_s"] for repeat in marlin["repeats"]] == [28.0, 28.1, 27.9, 28.0]
+
+
+# Answers.
+
+
+def test_the_fastest_is_named_only_where_it_is_shown(document: dict[str, Any]) -> None:
+    said = sentences(document, "dsv4-flash")
+    assert said[0] == "On 4 × RTX PRO 6000, nvfp4-marlin is right and the fastest at C = 1 and 8."
+    assert said[1] == (
+        "3 of 7 experiments are right; 1 wrong, 1 failed, 1 refused and 1 without a result yet."
+    )
+    assert said[2] == (
+        "No winner is named at C = 16: nvfp4-marlin and nvfp4-cutlass are within noise; "
+        "the highest figure is 28.0 tok/s by nvfp4-marlin at C = 16."
+    )
+
+
+def test_a_baseline_that_differs_in_many_things_proves_none_of_them(
+    document: dict[str, Any],
+) -> None:
+    # Welch's interval over the logarithms of four repeats a side, done apart: [+23.1, +24.7] %.
+    (said,) = [each for each in sentences(document, "dsv4-flash") if "against" in each]
+    assert "+24 % [+23, +25] at C = 16 (faster)" in said
+    assert said.endswith(
+        "they differ in 3 things (checkpoint, engine and patches), "
+        "so no single one of them is the cause."
+    )
+
+
+def test_tempting_figures_of_wrong_answers_are_named_as_such(document: dict[str, Any]) -> None:
+    assert (
+        "nvfp4-triton starts but is wrong (0 of 25 answers were right): "
+        "its 99.1 tok/s at C = 8 count for nothing."
+    ) in sentences(document, "dsv4-flash")
+
+
+def test_what_fell_back_is_named(document: dict[str, Any]) -> None:
+    assert (
+        "Not what was asked for: mxfp4-stock was asked for marlin and ran torch-native."
+    ) in sentences(document, "dsv4-flash")
+
+
+def test_refusals_and_failures_are_told_with_their_reasons(document: dict[str, Any]) -> None:
+    assert sentences(document, "dsv4-flash")[-2:] == [
+        "nvfp4-routed was refused: flashinfer_trtllm_routed has kernels for SM100 only, "
+        "this machine is SM120.",
+        "nvfp4-deep_gemm failed: the engine refuses this backend for NVFP4 on this GPU.",
+    ]
+
+
+def test_one_boot_a_side_names_no_winner(document: dict[str, Any]) -> None:
+    said = sentences(document, "arithmetic")
+    assert said[0] == "On 4 × RTX PRO 6000, 2 of 2 experiments are right."
+    assert said[1] == (
+        "No winner is named at C = 1 and 8: too few repeats or boots to call a difference; "
+        "the highest figures are 176 tok/s by bf16-ours at C = 1 "
+        "and 594 tok/s by bf16-stock at C = 8."
+    )
+
+
+def test_a_patch_is_compared_with_the_engine_without_it(document: dict[str, Any]) -> None:
+    assert sentences(document, "arithmetic")[2] == (
+        "bf16-ours against bf16-stock: +1.7 % at C = 1 (insufficient) and −0.7 % at C = 8 "
+        "(insufficient); they differ in one thing, patches."
+    )
+
+
+def test_wrong_experiment_is_never_ranked(document: dict[str, Any]) -> None:
+    orders = [ranking["order"] for each in document["studies"] for ranking in each["rankings"]]
+    assert "nvfp4-triton" not in {place["experiment"] for order in orders for place in order}
+
+
+def test_the_same_reason_for_many_is_told_once(tmp_path: Path) -> None:
+    run = study.Run(tmp_path)
+    run.add("hardware.json", study.HARDWARE)
+    why = study.reason("screen", "needs 8 GPUs, this machine has 4")
+    for name in ("a", "b", "c"):
+        run.experiments.append(study.entry(name, "big", "model", "engine"))
+        run.add(
+            f"experiments/{name}/plan.json",
+            study.plan(name, "model", "engine", "auto", ("nvfp4", "bf16"))
+            | study.head("plan/1", "refused", why),
+        )
+    assert sentences(told(run), "big") == [
+        "On 4 × RTX PRO 6000, 0 of 3 experiments are right; 3 refused.",
+        "a, b and c were refused: needs 8 GPUs, this machine has 4.",
+    ]
+
+
+# The gate.
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"gate": {"verdict": "wrong"}, "status": "wrong"}, "its own gate says wrong"),
+        ({"gate": {"verdict": "flaky"}, "status": "wrong"}, "its own gate says flaky"),
+        (
+            {"summary": {"output_tok_s": None}, "void": ["repeat 1: cached"]},
+            "void: repeat 1: cached",
+        ),
+        (
+            {"status": "failed", "reason": study.reason("oom", "out of memory")},
+            "failed: out of memory",
+        ),
+    ],
+)
+def test_a_point_that_does_not_count_is_struck_out_and_not_ranked(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    run = study.write(tmp_path)
+    point(tmp_path, "nvfp4-marlin", 8, **changed)
+    document = told(run)
+    marlin = next(each for each in document["experiments"] if each["name"] == "nvfp4-marlin")
+    assert next(p["unranked"] for p in marlin["points"] if p["concurrency"] == 8) == why
+    (ranking,) = [each for each in document["studies"][0]["rankings"] if each["concurrency"] == 8]
+    assert "nvfp4-marlin" not in {place["experiment"] for place in ranking["order"]}
+
+
+def test_probes_that_failed_after_launch_count_against_every_point(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    bad = study.probe("nvfp4-marlin", 20, gate="wrong")
+    (tmp_path / "experiments/nvfp4-marlin/probe.json").write_text(json.dumps(bad))
+    document = told(run)
+    assert sentences(document, "dsv4-flash")[0] == (
+        "On 4 × RTX PRO 6000, nvfp4-cutlass is right and the fastest at every concurrency "
+        "measured, C = 1, 8 and 16."
+    )
+
+
+# One variable at a time.
+
+
+def test_the_nearest_baseline_is_chosen_where_none_is_named(document: dict[str, Any]) -> None:
+    cutlass = next(e for e in document["experiments"] if e["name"] == "nvfp4-cutlass")
+    assert cutlass["baseline"] == {
+        "name": "nvfp4-marlin",
+        "by": "nearest",
+        "differences": [
+            {"what": "moe-runner-backend", "ours": "flashinfer_cutlass", "theirs": "marlin"}
+        ],
+    }
+
+
+def test_environment_and_workload_are_differences_too(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    plan = json.loads((tmp_path / "experiments/bf16-ours/plan.json").read_text())
+    plan["env"] = {"SGLANG_X": "1"}
+    (tmp_path / "experiments/bf16-ours/plan.json").write_text(json.dumps(plan))
+    run.experiments[-1]["sweep"]["input_tokens"] = 64
+    ours = next(e for e in told(run)["experiments"] if e["name"] == "bf16-ours")
+    assert [each["what"] for each in ours["baseline"]["differences"]] == [
+        "patches",
+        "workload",
+        "SGLANG_X=",
+    ]
+
+
+# Unfinished, old, foreign.
+
+
 def test_same_documents_same_report(results: Path, tmp_path: Path) -> None:
     build(study.write(tmp_path))
     for name in ("report.md", "report.html", "report.json", "points.csv", "points.jsonl"):
         assert (tmp_path / name).read_bytes() == (results / name).read_bytes(), name
+    for picture in (results / "plots").iterdir():
+        assert (tmp_path / "plots" / picture.name).read_bytes() == picture.read_bytes()
 
 
-def test_links_lead_to_files_that_the_run_has(page: str) -> None:
-    assert "[plan](<experiments/nvfp4-marlin/plan.json>)" in page
-    assert "[server log](<experiments/nvfp4-marlin/server.log>)" in page
+def notices(document: dict[str, Any]) -> dict[str, str]:
+    return {each["class"]: each["message"] for each in document["notices"]}
+
+
+def test_half_a_study_is_reported_as_such(document: dict[str, Any]) -> None:
+    (unfinished,) = document["notices"]
+    assert unfinished["class"] == "unfinished"
+    assert unfinished["evidence"][0] == "experiments/nvfp4-late/weights.json"
+    late = next(each for each in document["experiments"] if each["name"] == "nvfp4-late")
+    assert (late["status"], late["stage"]) == ("pending", "weights")
+
+
+def test_no_document_at_all_is_still_a_report(tmp_path: Path) -> None:
+    run = study.Run(tmp_path)
+    run.experiments.append(study.entry("alone", "s", "model", "engine"))
+    build(run)
+    document = told(run)
+    assert set(notices(document)) == {"no-hardware", "no-point"}
+    assert sentences(document, "s") == ["alone is without a result yet."]
+    assert not (tmp_path / "plots").exists()
+
+
+def test_no_experiment_at_all_is_still_a_report(tmp_path: Path) -> None:
+    report.build(experiments=[], documents=[], output=tmp_path)
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_document_of_another_version_is_left_out_and_told(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    point(tmp_path, "nvfp4-marlin", 8, schema="point/0")
+    assert notices(told(run))["other-version"] == (
+        "experiments/nvfp4-marlin/points/c8.json is 'point/0' where this report reads point/1; "
+        "it was left out"
+    )
+
+
+def test_a_broken_document_is_left_out_and_told(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    (tmp_path / "experiments/nvfp4-marlin/points/c8.json").write_text('{"schema": "poi')
+    said = notices(told(run))["unreadable"]
+    assert said.startswith("experiments/nvfp4-marlin/points/c8.json: not JSON")
+
+
+def test_results_of_two_machines_are_told_apart(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    other = study.HARDWARE | {"gpus": [study.HARDWARE["gpus"][0] | {"uuid": "GPU-elsewhere"}]}
+    (tmp_path / "hardware.json").write_text(json.dumps(other))
+    said = notices(told(run))["mixed-machines"]
+    assert "7 experiments ran on GPUs that this machine does not have" in said
+
+
+def test_a_skip_names_the_cause_of_the_engine_or_checkpoint(tmp_path: Path) -> None:
+    run = study.Run(tmp_path)
+    run.add("hardware.json", study.HARDWARE)
+    run.experiments.append(study.entry("x", "s", "model", "engine"))
+    why = study.reason("patch-conflict", "PR #1 does not apply")
+    run.add("engines/engine/engine.json", {**study.head("engine/1", "failed", why), "engine": "e"})
+    run.add("experiments/x/plan.json", study.head("plan/1", "skipped", why))
+    (row,) = told(run)["experiments"]
+    assert (row["status"], row["stage"]) == ("failed", "engine")
+    assert row["cause"]["message"] == "PR #1 does not apply"
+
+
+# What changed.
+
+
+def test_the_first_report_has_nothing_to_compare_with(document: dict[str, Any]) -> None:
+    assert document["changes"] == {"previous": False, "rows": []}
+
+
+def test_changes_since_the_previous_report(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    run = study.write(folder)
+    figures = study.point("nvfp4-cutlass", 16, (31.0, 31.1, 30.9), 2500.0, 561.0)
+    (folder / "experiments/nvfp4-cutlass/points/c16.json").write_text(json.dumps(figures))
+    (folder / "experiments/nvfp4-deep_gemm/server.json").unlink()
+    for _ in range(2):  # the second time from the same documents tells the same
+        assert told(run)["changes"]["rows"] == [
+            {
+                "experiment": "nvfp4-cutlass",
+                "what": "output tok/s at C = 16",
+                "before": "28.0",
+                "now": "31.0",
+            },
+            {
+                "experiment": "nvfp4-deep_gemm",
+                "what": "status",
+                "before": "failed",
+                "now": "pending",
+            },
+        ]
+
+
+def test_an_experiment_that_comes_or_goes_is_a_change(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    run = study.write(folder)
+    run.experiments = [entry for entry in run.experiments if entry["name"] != "bf16-ours"]
+    assert told(run)["changes"]["rows"] == [
+        {
+            "experiment": "bf16-ours",
+            "what": "experiment",
+            "before": "ok",
+            "now": "gone from the config",
+        }
+    ]
+
+
+def test_a_narrowed_run_forgets_nothing_of_the_other_studies(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    run = study.write(folder)
+    everything = run.experiments
+    run.experiments = [entry for entry in everything if entry["study"] == "arithmetic"]
+    assert told(run)["changes"]["rows"] == []
+    run.experiments = everything
+    assert told(run)["changes"]["rows"] == []
+
+
+def test_a_broken_history_is_not_the_end(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    (tmp_path / "history.jsonl").write_text('{"schema": "history/0"}\nnot json\n[]\n')
+    assert told(run)["changes"]["previous"] is False
+
+
+def test_the_history_stays_small(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    for number in range(12):
+        run.experiments[0]["name"] = f"renamed{number}"
+        told(run)
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 10

@@ -14,7 +14,21 @@ from bringup.artifact import Document
 from bringup.report import compose, plots, points, render, text
 from bringup.report.documents import collect
 
-__all__ = ["build"]
+__all__ = ["build", "document"]
+
+
+def document(
+    *, experiments: Sequence[Document], documents: Iterable[Path], output: Path
+) -> Document:
+    """Return the report as data, without secrets and home folders; arguments as for `build`.
+
+    It is compared with, and remembered in, ``history.jsonl`` in ``output``.
+    """
+    artefacts = collect(documents, output)
+    report: Document = text.without_homes(
+        redact.redacted(compose.compose(experiments, artefacts, output))
+    )
+    return report
 
 
 def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> None:
@@ -30,8 +44,7 @@ def build(*, experiments: Sequence[Document], documents: Iterable[Path], output:
             One that is absent, broken or of another version is told in the report.
         output: the folder to write to; links in the report are relative to it.
     """
-    artefacts = collect(documents, output)
-    report = text.without_homes(redact.redacted(compose.compose(experiments, artefacts, output)))
+    report = document(experiments=experiments, documents=documents, output=output)
     pictures = {
         study["name"]: plots.draw(study["name"], text.slug(study["name"]), _members(report, study))
         for study in report["studies"]

@@ -140,7 +140,7 @@ def _backend(parts: Sequence[Document]) -> Document:
     told: Document = {"asked": None, "resolved": None, "used": None, "verdict": "unverified"}
     for part in parts:
         told |= {key: part[key] for key in told if part.get(key) is not None}
-    return told
+    return told | {"why": parts[0].get("why")}
 
 
 def point_rows(case: Case) -> Iterator[Document]:
@@ -180,6 +180,7 @@ MEASURES = (
     "tpot_ms_p99",
     "e2e_ms_p50",
     "e2e_ms_p99",
+    "user_tok_s",
 )
 """What a point's summary holds, in the order of the tables."""
 

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from bringup import artifact
+from bringup import artifact, command, validators
 from bringup.artifact import Document
-from bringup.report import cases, differences, ranking
+from bringup.load.definitions import MEANING
+from bringup.report import answers, cases, differences, history, provenance, ranking
 from bringup.report.cases import Case
 from bringup.report.documents import Artefacts, shown
 
 SCHEMA = "report/1"
 
+MOST_EVIDENCE = 20
+"""Names and lines shown under a notice or a cause."""
+
 
 def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path) -> Document:
-    """Return the report document: notices, machine, studies, experiments.
+    """Return the report document: notices, machine, studies, experiments, changes, provenance.
 
-    Links in it are relative to ``output``, the folder that the report is written to.
+    Links in it are relative to ``output``, the folder that the report is written to, where
+    ``history.jsonl`` remembers earlier reports.
     """
     assembled = cases.assemble(experiments, artefacts)
     rows = [_experiment(case, output) for case in assembled]
     ranking.compare_with_baselines(assembled, rows)
+    hardware = artefacts.get("hardware")
+    machine = _machine(hardware)
     return artifact.document(
         SCHEMA,
-        notices=[*artefacts.notices, *_notices(rows, artefacts.get("hardware"))],
-        machine=_machine(artefacts.get("hardware")),
-        studies=[_study(name, rows) for name in dict.fromkeys(row["study"] for row in rows)],
+        notices=[*artefacts.notices, *_notices(rows, hardware)],
+        machine=machine,
+        studies=[
+            _study(name, rows, machine) for name in dict.fromkeys(row["study"] for row in rows)
+        ],
         experiments=rows,
+        warnings=_warnings(rows),
+        changes=history.update(output / "history.jsonl", rows),
+        provenance=provenance.collect(assembled),
+        definitions=MEANING,
     )
 
 
@@ -37,17 +51,16 @@ def _notices(rows: Sequence[Document], hardware: Document | None) -> list[Docume
     if hardware is None:
         notices.append(artifact.reason("no-hardware", "nothing is known of the machine"))
     if not any(row["points"] for row in rows):
-        notices.append(
-            artifact.reason("no-point", "nothing was measured: this report holds no figure")
-        )
+        message = "nothing was measured: this report holds no figure"
+        notices.append(artifact.reason("no-point", message))
     foreign = _foreign(rows, hardware)
     if foreign:
         notices.append(
             artifact.reason(
                 "mixed-machines",
-                "results from more than one machine are mixed: these experiments ran on GPUs that "
-                "this machine does not have",
-                evidence=foreign,
+                "results of more than one machine are mixed: "
+                f"{len(foreign)} experiments ran on GPUs that this machine does not have",
+                evidence=foreign[:MOST_EVIDENCE],
                 hint="compare nothing across them; delete their server.json to measure them here",
             )
         )
@@ -65,12 +78,12 @@ def _foreign(rows: Sequence[Document], hardware: Document | None) -> list[str]:
 def _machine(hardware: Document | None) -> Document | None:
     if hardware is None:
         return None
-    gpus = hardware.get("gpus") or []
-    cpu = hardware.get("cpu") or {}
+    gpus, cpu = hardware.get("gpus") or [], hardware.get("cpu") or {}
     kinds = dict.fromkeys(str(gpu.get("name")) for gpu in gpus)
     words = " + ".join(f"{sum(gpu.get('name') == kind for gpu in gpus)} × {kind}" for kind in kinds)
     return {
         "words": words or f"a CPU ({cpu.get('model') or 'unknown'}, {cpu.get('cores', '?')} cores)",
+        "described": bool(hardware.get("described")),
         "architecture": hardware.get("architecture"),
         "gpus": gpus,
         "driver": hardware.get("driver"),
@@ -80,40 +93,44 @@ def _machine(hardware: Document | None) -> Document | None:
     }
 
 
-def _study(name: str, rows: Sequence[Document]) -> Document:
+def _study(name: str, rows: Sequence[Document], machine: Document | None) -> Document:
     members = [row for row in rows if row["study"] == name]
     levels = sorted({point["concurrency"] for row in members for point in row["points"]})
+    rankings = [ranking.rank(members, level) for level in levels]
     return {
         "name": name,
         "experiments": [row["name"] for row in members],
-        "answer": [],
         "concurrencies": levels,
-        "rankings": [ranking.rank(members, level) for level in levels],
+        "rankings": rankings,
+        "answer": answers.answer(members, rankings, machine["words"] if machine else None),
     }
 
 
 def _experiment(case: Case, output: Path) -> Document:
     plan, server, engine = case.of("plan"), case.of("server"), case.of("engine")
+    points = list(cases.point_rows(case))
     return {
         "name": case.name,
         "study": case.study,
         "status": case.status,
         "stage": case.stage,
-        "cause": case.cause,
+        "cause": _shortened(case.cause),
         "checkpoint": _checkpoint(case),
         "engine": {
             "name": case.entry.get("engine"),
             "base": differences.engine_base(case),
-            "patches": differences.patches(engine, case.entry),
+            "patches": differences.patches(engine),
         },
         "formats": cases.formats(case),
         "backends": cases.backends(case),
+        "accepted": {key: case.entry[key] for key in ACCEPTED if case.entry.get(key)},
         "correctness": cases.correctness(case),
-        "points": list(cases.point_rows(case)),
-        "command": _command(plan, server),
+        "points": points,
+        "command": _command(case),
         "env": plan.get("env") or {},
         "flags": plan.get("flags") or [],
-        "warnings": [*(plan.get("warnings") or []), *(server.get("warnings") or [])],
+        "fit": plan.get("fit"),
+        "warnings": list(_warnings_of(case, points)),
         "boot": server.get("boot"),
         "gpus": server.get("gpus") or [],
         "load_s": server.get("load_s"),
@@ -121,6 +138,14 @@ def _experiment(case: Case, output: Path) -> Document:
         "versions": server.get("versions") or {},
         "links": _links(case, output),
     }
+
+
+ACCEPTED = ("force", "accept_conflict", "accept_misreading")
+"""The config's escape hatches; each takes a reason, which the report repeats."""
+
+
+def _shortened(cause: Document | None) -> Document | None:
+    return cause and {**cause, "evidence": list(cause.get("evidence") or [])[:MOST_EVIDENCE]}
 
 
 def _checkpoint(case: Case) -> Document:
@@ -134,9 +159,42 @@ def _checkpoint(case: Case) -> Document:
     }
 
 
-def _command(plan: Document, server: Document) -> list[str]:
-    """Return the command line as it was run, or as it would be."""
-    return [str(each) for each in server.get("argv") or plan.get("argv") or []]
+def _command(case: Case) -> list[str]:
+    """Return the server's command line, the interpreter first."""
+    plan = case.of("plan")
+    if not plan.get("argv"):
+        return []
+    return command.words(plan, case.of("weights").get("snapshot") or "{model}")
+
+
+def _warnings_of(case: Case, points: Sequence[Document]) -> Iterable[Document]:
+    """Yield ``{class, message}`` of what the plan, the server's log and the validators noticed."""
+    for stage in ("plan", "server"):
+        for warning in case.of(stage).get("warnings") or []:
+            yield {"class": warning.get("class"), "message": warning.get("message")}
+    for point in points:
+        for flag in point["flags"]:
+            yield {"class": "validator", "message": f"C = {point['concurrency']}: {flag}"}
+        for void in point["void"]:
+            yield {"class": "void", "message": f"C = {point['concurrency']}: {void}"}
+    counted = {p["concurrency"]: p["output_tok_s"] for p in points if p["unranked"] is None}
+    sweep = validators.rises_with_concurrency(counted)
+    if sweep.verdict == "flag":
+        yield {"class": "validator", "message": sweep.message}
+
+
+def _warnings(rows: Sequence[Document]) -> list[Document]:
+    """Return every warning once, with the experiments that it is about."""
+    about: dict[tuple[Any, Any], list[str]] = {}
+    for row in rows:
+        for warning in row["warnings"]:
+            names = about.setdefault((warning["class"], warning["message"]), [])
+            if row["name"] not in names:
+                names.append(row["name"])
+    return [
+        {"class": class_, "message": message, "experiments": names}
+        for (class_, message), names in about.items()
+    ]
 
 
 def _links(case: Case, output: Path) -> list[Document]:

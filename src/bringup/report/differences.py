@@ -21,24 +21,24 @@ ABSENT = "not set"
 EVERY_RUN = frozenset({"model-path", "served-model-name", "host", "port", "tokenizer-path"})
 """Flags that name the checkpoint or the socket: not a variable of their own."""
 
-NO_WORKLOAD = frozenset({"concurrency", "repeats", "min_seconds"})
-"""Sweep settings that say how much is measured, not what."""
+WORKLOAD = ("input_tokens", "output_tokens")
+"""What is sent; how long and how often it is sent says how much is measured, not what."""
 
 
 def facets(case: Case) -> Facets:
     """Return the facets of an experiment, each with its value in words."""
     entry, plan = case.entry, case.of("plan")
-    engine = case.of("engine")
     found: Facets = {
         "checkpoint": _text(entry.get("checkpoint")),
         "engine": engine_base(case),
-        "patches": " + ".join(patches(engine, entry)) or "none",
+        "patches": " + ".join(patches(case.of("engine"))) or "none",
         "devices": _text(plan.get("gpus")) if plan.get("device") == "cuda" else "cpu",
         "workload": workload(case),
     }
-    found |= {f"--{flag}": value for flag, value in _flags(case).items()}
+    found |= _flags(case)
     environment = plan.get("env") or entry.get("env") or {}
-    return found | {f"{name}=": _text(value) for name, value in environment.items()}
+    found |= {f"{name}=": _text(value) for name, value in environment.items()}
+    return found | ({"draft": _text(entry["draft"])} if entry.get("draft") else {})
 
 
 def _flags(case: Case) -> dict[str, str]:
@@ -70,27 +70,26 @@ def engine_base(case: Case) -> str:
     return _text(version) if version else _text(case.entry.get("engine"))
 
 
-def patches(engine: Document, entry: Document) -> list[str]:
+def patches(engine: Document) -> list[str]:
     """Return the patches of an engine, in the order in which they were applied."""
-    return [_patch(each.get("source", each)) for each in engine.get("patches") or []]
+    return [patch_name(each.get("source", each)) for each in engine.get("patches") or []]
 
 
-def _patch(source: Any) -> str:
-    if isinstance(source, dict):
-        if "pr" in source:
-            return f"PR #{source['pr']}"
-        return _text(next(iter(source.values()), source))
-    return _text(source)
+def patch_name(source: Any) -> str:
+    """Return a patch as people name it, from its source in the config."""
+    if not isinstance(source, dict):
+        return _text(source)
+    if "pr" in source:
+        repo, head = source.get("repo"), str(source.get("head") or "")[:12]
+        return f"{f'{repo} ' if repo else ''}PR #{source['pr']}{f' at {head}' if head else ''}"
+    return _text(next(iter(source.values()), source))
 
 
 def workload(case: Case) -> str:
-    """Return the workload of an experiment's points in words."""
-    measured = next((point["workload"] for point in case.points if point.get("workload")), None)
-    settings = measured or case.entry.get("sweep") or {}
+    """Return the workload of an experiment in words: its lengths, in tokens."""
+    sweep = case.entry.get("sweep") or {}
     return ", ".join(
-        f"{key.replace('_', ' ')} {_text(value)}"
-        for key, value in sorted(settings.items())
-        if key not in NO_WORKLOAD
+        f"{sweep[key]} {key.replace('_', ' ')}" for key in WORKLOAD if sweep.get(key) is not None
     )
 
 

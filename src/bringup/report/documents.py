@@ -66,7 +66,7 @@ class Artefacts:
 
 
 def collect(files: Iterable[Path], results: Path) -> Artefacts:
-    """Read ``files``, which lie where docs/design.md §4 says; notices name them as in ``results``."""
+    """Read ``files``, laid out as docs/design.md §4 says; notices name them as in ``results``."""
     found = Artefacts()
     absent: list[Path] = []
     for path in files:

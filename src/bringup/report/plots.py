@@ -35,6 +35,9 @@ THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumer
 }
 """What each colour becomes inside the HTML report, which has a light and a dark theme."""
 
+WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 6.4, 0.6, 2.9, 0.65, 0.25
+"""Inches of a picture and of its parts, from the top down."""
+
 STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -67,11 +70,13 @@ class Measure:
     high: bool
 
 
-MEASURES = (
+CURVES = (
     Measure("output_tok_s", "Output throughput", "tokens per second, all requests", high=True),
     Measure("ttft_ms_p50", "Time to first token", "ms, median over requests", high=False),
     Measure("tpot_ms_p50", "Time per output token", "ms, median over requests", high=False),
 )
+
+SPEED = Measure("user_tok_s", "Speed per user", "tokens per second of one request", high=True)
 
 
 @dataclass(frozen=True)
@@ -97,41 +102,14 @@ def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
 
     ``name`` is the study's name as file names can hold it.
     """
-    points = sum(point["unranked"] is None for row in members for point in row["points"])
-    if points < 2:
+    points = [p for row in members for p in row["points"] if p["unranked"] is None]
+    if len(points) < 2:
         return []
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
-        return [_against_concurrency(study, name, measure, members) for measure in MEASURES]
-
-
-def _against_concurrency(
-    study: str, name: str, measure: Measure, members: Sequence[Document]
-) -> Plot:
-    figure, axes = _canvas(measure.title, measure.unit)
-    lines = _lines(members, measure)
-    for line in lines[len(SERIES) :]:
-        axes.plot(line.levels, line.values, color=OTHERS, linewidth=0.8)
-    for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
-        axes.vlines(line.levels, line.lows, line.highs, color=colour, linewidth=3, alpha=0.35)
-        axes.plot(
-            line.levels, line.values, color=colour, marker=marker, markersize=6, label=line.name
-        )
-    levels = sorted({level for line in lines for level in line.levels})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(levels, [str(level) for level in levels])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.margins(x=0.06)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.set_xlabel("concurrent requests")
-    _legend(figure, lines)
-    repeats = sorted({count for line in lines for count in line.counts})
-    caption = (
-        f"{measure.title} in {measure.unit}, {'more' if measure.high else 'less'} is better. "
-        f"A marker is the median of {wording.listed([str(each) for each in repeats], 'or')} "
-        f"repeat{'' if repeats == [1] else 's'}, a bar reaches from the lowest to the highest."
-    )
-    return Plot(f"{name}.{measure.name}", f"{measure.title}: {study}", caption, _svg(figure))
+        plots = [_against_concurrency(study, name, measure, members) for measure in CURVES]
+        if len({point["concurrency"] for point in points}) > 1:
+            plots.append(_trade(study, name, members))
+    return plots
 
 
 @dataclass(frozen=True)
@@ -146,9 +124,70 @@ class Line:
     counts: list[int]
 
 
+def _against_concurrency(
+    study: str, name: str, measure: Measure, members: Sequence[Document]
+) -> Plot:
+    lines = _lines(members, measure)
+    figure, axes = _canvas(measure.title, measure.unit, len(lines))
+    for line in lines[len(SERIES) :]:
+        axes.plot(line.levels, line.values, color=OTHERS, linewidth=0.8)
+    for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
+        axes.vlines(line.levels, line.lows, line.highs, color=colour, linewidth=4, alpha=0.35)
+        axes.plot(
+            line.levels, line.values, color=colour, marker=marker, markersize=6, label=line.name
+        )
+    levels = sorted({level for line in lines for level in line.levels})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(levels, [str(level) for level in levels])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.06)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("concurrent requests")
+    _legend(figure, len(lines))
+    counts = sorted({count for line in lines for count in line.counts})
+    sizes = wording.listed([str(count) for count in counts], "or")
+    caption = (
+        f"{measure.title}: {'more' if measure.high else 'less'} is better. A marker is the median "
+        f"of {sizes} repeat{'' if counts == [1] else 's'}"
+        f"{'' if counts == [1] else ', a bar reaches from the lowest to the highest'}."
+    )
+    return Plot(f"{name}.{measure.name}", f"{measure.title}: {study}", caption, _svg(figure))
+
+
+def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
+    """Draw what all requests together gain against what each one loses, as concurrency rises."""
+    title = "Throughput against speed per user"
+    lines = _lines(members, CURVES[0])
+    speeds = {line.name: line.values for line in _lines(members, SPEED)}
+    drawn = [line for line in lines if len(speeds.get(line.name, [])) == len(line.values)]
+    figure, axes = _canvas(title, "tokens per second of all requests", len(drawn))
+    for line in drawn[len(SERIES) :]:
+        axes.plot(speeds[line.name], line.values, color=OTHERS, linewidth=0.8)
+    for line, colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
+        axes.plot(speeds[line.name], line.values, color=colour, marker=marker, label=line.name)
+        for level, speed, value in zip(line.levels, speeds[line.name], line.values, strict=True):
+            axes.annotate(
+                str(level),
+                (speed, value),
+                (5, 5),
+                textcoords="offset points",
+                fontsize=8,
+                color=QUIET,
+            )
+    axes.margins(x=0.12, y=0.12)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("tokens per second of one request (1000 / median TPOT)")
+    _legend(figure, len(drawn))
+    caption = f"{title}: up and right is better. A marker is a level, the number its concurrency."
+    return Plot(f"{name}.trade", f"{title}: {study}", caption, _svg(figure))
+
+
 def _lines(members: Sequence[Document], measure: Measure) -> list[Line]:
-    """Return the experiments' lines, best first at the highest level that they reached."""
+    """Return the experiments' lines in the order of the config, the best ones if they are many."""
     lines = [line for row in members if (line := _line(row, measure)).levels]
+    if len(lines) <= len(SERIES):
+        return lines
     return sorted(lines, key=lambda line: -line.values[-1] if measure.high else line.values[-1])
 
 
@@ -156,7 +195,7 @@ def _line(row: Document, measure: Measure) -> Line:
     line = Line(row["name"], [], [], [], [], [])
     for point in row["points"]:
         if point["unranked"] is None and point[measure.name] is not None:
-            found = [each[measure.name] for each in point["repeats"] if not each["void"]]
+            found = [each.get(measure.name) for each in point["repeats"] if not each["void"]]
             repeats = [each for each in found if each is not None] or [point[measure.name]]
             line.levels.append(point["concurrency"])
             line.values.append(point[measure.name])
@@ -166,20 +205,30 @@ def _line(row: Document, measure: Measure) -> Line:
     return line
 
 
-def _canvas(title: str, unit: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.4, 4.0), facecolor=PAPER, layout="constrained")
+def _canvas(title: str, unit: str, lines: int) -> tuple[Figure, Axes]:
+    """Return a figure with room for as many lines in its legend; sizes are in inches."""
+    rows = (min(lines, len(SERIES)) + 1) // 2 + (lines > len(SERIES))
+    height = TITLE + AXES + TICKS + LEGEND_ROW * rows
+    figure = Figure(figsize=(WIDTH, height), facecolor=PAPER)
     FigureCanvasSVG(figure)
+    figure.subplots_adjust(
+        left=0.65 / WIDTH,
+        right=1 - 0.2 / WIDTH,
+        top=1 - TITLE / height,
+        bottom=1 - (TITLE + AXES) / height,
+    )
     axes = figure.add_subplot(facecolor=PAPER)
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22)
     axes.text(0, 1.03, unit, transform=axes.transAxes, color=QUIET, fontsize=9)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     return figure, axes
 
 
-def _legend(figure: Figure, lines: Sequence[Line]) -> None:
-    others = len(lines) - len(SERIES)
+def _legend(figure: Figure, lines: int) -> None:
+    others = lines - len(SERIES)
     title = f"and {others} more, in grey" if others > 0 else None
     figure.legend(
-        loc="outside lower left", frameon=False, ncols=2, fontsize=9, title=title, title_fontsize=9
+        loc="lower left", frameon=False, ncols=2, fontsize=9, title=title, title_fontsize=9
     )
 
 

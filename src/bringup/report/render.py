@@ -16,6 +16,9 @@ from bringup.artifact import Document
 from bringup.report import tables, text, wording
 from bringup.report.plots import Plot
 
+MOST_ITEMS = 20
+"""Questions not answered rightly that are shown of one experiment; its probe.json has them all."""
+
 Pictures = Mapping[str, Sequence[Plot]]
 
 
@@ -43,7 +46,6 @@ def html(report: Document, pictures: Pictures) -> str:
         script=script,
         script_hash=_script_hash(script),
         statuses=list(dict.fromkeys(row["status"] for row in report["experiments"])),
-        levels=_levels(report),
         sortings=_sortings(_levels(report)),
         sort_keys=_sort_keys,
     )
@@ -123,17 +125,38 @@ def _context(report: Document, pictures: Pictures) -> dict[str, Any]:
         "tables": tables,
         "wording": wording,
         "command": command,
-        "anchor": text.heading_anchor,
+        "rerun": rerun,
+        "levels": _levels(report),
+        "most_items": MOST_ITEMS,
     }
 
 
 def command(row: Document) -> str:
     """Return the experiment's command line to copy, one flag a line."""
-    words = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(row["env"].items())]
-    lines = [" ".join([*words, "python"])]
+    lines = [" ".join(f"{name}={_value(value)}" for name, value in sorted(row["env"].items()))]
     for word in row["command"]:
         if word.startswith("--"):
-            lines.append(word)
+            lines.append(_word(word))
         else:
-            lines[-1] += f" {shlex.quote(word)}"
-    return " \\\n  ".join(lines)
+            lines[-1] += f" {_word(word)}"
+    return " \\\n  ".join(line.strip() for line in lines)
+
+
+def _value(value: object) -> str:
+    """Return an environment variable's value; a secret stands in a variable of the caller's."""
+    if isinstance(value, Mapping):
+        return f'"${value.get("secret")}"'
+    return _word(value)
+
+
+def _word(value: object) -> str:
+    return shlex.quote(text.plain(value, longest=4000))
+
+
+def rerun(row: Document) -> str | None:
+    """Return the command that measures one experiment again, once it has a plan."""
+    places = {link["what"]: link["path"] for link in row["links"]}
+    place = places.get("server") or places.get("plan")
+    if place is None:
+        return None
+    return f"rm {_word(f'results/{place}')} && snakemake --cores 1 results/report.md"

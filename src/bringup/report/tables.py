@@ -9,6 +9,12 @@ from typing import Literal
 
 from bringup.artifact import Document
 from bringup.report import text, wording
+from bringup.report.cases import CLASSES
+
+PHASES = ("before", "during", "after")
+"""When a point asks its own questions: before, during and after the load."""
+
+MOST_DIFFERENCES = 5
 
 Tone = Literal["", "good", "bad", "warn", "quiet"]
 
@@ -36,10 +42,15 @@ TONES: dict[str, Tone] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: what it says, and how; ``link`` is the name of an experiment to go to."""
+    """One cell: what it says, and how.
+
+    ``note`` is a verdict on the text, ``tone`` is the note's, else the text's; ``link`` is the
+    name of an experiment to go to.
+    """
 
     text: str
     tone: Tone = ""
+    note: str = ""
     struck: bool = False
     code: bool = False
     link: str | None = None
@@ -80,7 +91,9 @@ def _markdown_cell(cell: Cell) -> str:
         shown = text.link(cell.text, f"#{text.heading_anchor(text.plain(cell.link))}")
     else:
         shown = text.code(cell.text) if cell.code else text.markdown(cell.text)
-    return f"~~{shown}~~" if cell.struck and cell.text != wording.NOTHING else shown
+    if cell.struck and cell.text != wording.NOTHING:
+        shown = f"~~{shown}~~"
+    return f"{shown} ({text.markdown(cell.note)})" if cell.note else shown
 
 
 def overview(members: Sequence[Document]) -> Table:
@@ -110,15 +123,27 @@ def formats(row: Document) -> str:
     return " / ".join(each or wording.NOTHING for each in (experts, attention))
 
 
-def backend(row: Document) -> Cell:
+def backend(row: Document, module: str = "experts") -> Cell:
     """Return asked → resolved → used, equal neighbours named once, and the verdict."""
-    experts = row["backends"].get("experts")
-    if experts is None:
-        return Cell(wording.NOTHING)
-    steps = [str(experts[key]) for key in ("asked", "resolved", "used") if experts[key]]
+    found = row["backends"].get(module)
+    if found is None:
+        return Cell(wording.NOTHING, "quiet")
+    steps = [str(found[key]) for key in ("asked", "resolved", "used") if found[key]]
     distinct = [step for index, step in enumerate(steps) if index == 0 or step != steps[index - 1]]
-    path = " → ".join(distinct) or "auto"
-    return Cell(f"{path} ({experts['verdict']})", TONES.get(experts["verdict"], ""))
+    verdict = str(found["verdict"])
+    return Cell(" → ".join(distinct) or "auto", TONES.get(verdict, ""), verdict)
+
+
+def backends(rows: Sequence[Document]) -> Table:
+    """Return asked, resolved and used backends of every module class, of what has run."""
+    return Table(
+        ["experiment", *CLASSES],
+        [
+            [Cell(row["name"], link=row["name"]), *(backend(row, name) for name in CLASSES)]
+            for row in rows
+            if row["boot"] is not None
+        ],
+    )
 
 
 def right(row: Document) -> Cell:
@@ -128,7 +153,7 @@ def right(row: Document) -> Cell:
         return Cell(wording.NOTHING, "quiet")
     counted = f"{found['right']}/{found['asked']}"
     gate = str(found["gate"])
-    return Cell(counted if gate == "pass" else f"{counted} {gate}", TONES.get(gate, ""))
+    return Cell(counted, TONES.get(gate, ""), "" if gate == "pass" else gate)
 
 
 def measures(members: Sequence[Document], levels: Sequence[int], names: Sequence[str]) -> Table:
@@ -160,35 +185,41 @@ def point_at(row: Document, level: int) -> Document | None:
     return next((point for point in row["points"] if point["concurrency"] == level), None)
 
 
-def against_baseline(members: Sequence[Document], levels: Sequence[int]) -> Table:
-    """Return experiments × levels of throughput against each one's own baseline."""
+def comparisons(members: Sequence[Document], levels: Sequence[int]) -> Table:
+    """Return what each experiment gains over its baseline, and in what the two differ."""
     compared = [row for row in members if any(point["against"] for point in row["points"])]
     return Table(
-        ["experiment", "baseline", *(f"C = {level}" for level in levels)],
+        ["experiment", "against", "differs in", *(f"C = {level}" for level in levels)],
         [
             [
                 Cell(row["name"], link=row["name"]),
                 Cell(row["baseline"]["name"], link=row["baseline"]["name"]),
+                differs(row),
                 *(_against(point_at(row, level)) for level in levels),
             ]
             for row in compared
         ],
-        frozenset(range(2, len(levels) + 2)),
+        frozenset(range(3, len(levels) + 3)),
     )
+
+
+def differs(row: Document) -> Cell:
+    """Return in what an experiment differs from its baseline; more than one thing is a warning."""
+    names = [each["what"] for each in row["baseline"]["differences"]]
+    if len(names) < 2:
+        return Cell(names[0] if names else "nothing known")
+    shown = names if len(names) <= MOST_DIFFERENCES else [*names[:MOST_DIFFERENCES], "…"]
+    return Cell(f"{len(names)} things: {', '.join(shown)}", "warn")
 
 
 def _against(point: Document | None) -> Cell:
     against = point and point["against"]
     if not against:
         return Cell(wording.NOTHING, "quiet")
-    return Cell(compared(against), TONES.get(against["verdict"], ""))
-
-
-def compared(against: Document) -> str:
-    """Return a comparison in words: ``+24 % [+19, +29] faster``."""
     band = wording.interval(against["low"], against["high"])
-    words = [wording.change(against["effect"]), band, against["verdict"].replace("-", " ")]
-    return " ".join(each for each in words if each)
+    effect = f"{wording.change(against['effect'])} {band}".strip()
+    verdict = str(against["verdict"])
+    return Cell(effect, TONES.get(verdict, ""), verdict.replace("-", " "))
 
 
 def problems(rows: Sequence[Document]) -> Table:
@@ -226,3 +257,173 @@ def flags(row: Document) -> Table:
 
 def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def gates(rows: Sequence[Document], levels: Sequence[int]) -> Table:
+    """Return right answers after launch, and before, during and after each level's load."""
+    return Table(
+        ["experiment", "after launch", *(f"C = {level}" for level in levels)],
+        [
+            [
+                Cell(row["name"], link=row["name"]),
+                right(row),
+                *(_gate(point_at(row, level)) for level in levels),
+            ]
+            for row in rows
+            if row["correctness"]
+        ],
+    )
+
+
+def _gate(point: Document | None) -> Cell:
+    if point is None or point["gate"]["verdict"] is None:
+        return Cell(wording.NOTHING, "quiet")
+    rounds = [point["gate"][phase] for phase in PHASES if phase in point["gate"]]
+    counts = " · ".join(f"{each['right']}/{each['asked']}" for each in rounds)
+    verdict = str(point["gate"]["verdict"])
+    return Cell(counts, TONES.get(verdict, ""), "" if verdict == "pass" else verdict)
+
+
+def not_right(items: Sequence[Document]) -> Table:
+    """Return the questions that were not answered rightly, each with what came instead."""
+    return Table(
+        ["question", "expected", "got", "outcome"],
+        [
+            [
+                Cell(str(item["prompt"])),
+                Cell(str(item["expected"]), code=True),
+                Cell(str(item["got"]), code=True),
+                Cell(str(item["outcome"]), "bad"),
+            ]
+            for item in items
+        ],
+    )
+
+
+def sweep(row: Document) -> Table:
+    """Return an experiment's points with everything that was measured of them."""
+    return Table(
+        [
+            "C",
+            "output tok/s",
+            "tok/s per user",
+            "TTFT p50 / p99",
+            "TPOT p50 / p99",
+            "repeats × boots",
+            "spread",
+            "counts",
+        ],
+        [_point(point) for point in row["points"]],
+        frozenset(range(7)),
+    )
+
+
+def _point(point: Document) -> list[Cell]:
+    def pair(measure: str) -> Cell:
+        shares = (point[f"{measure}_p50"], point[f"{measure}_p99"])
+        return Cell(" / ".join(map(wording.figure, shares)), struck=struck)
+
+    struck = point["unranked"] is not None
+    spread = point["spread"]
+    return [
+        Cell(str(point["concurrency"])),
+        Cell(wording.figure(point["output_tok_s"]), struck=struck),
+        Cell(wording.figure(point["user_tok_s"]), struck=struck),
+        pair("ttft_ms"),
+        pair("tpot_ms"),
+        Cell(f"{point['n_repeats']} × {len(point['boots'])}"),
+        Cell(wording.NOTHING if spread is None else f"{100 * spread:.1f} %"),
+        Cell("no", "bad", str(point["unranked"])) if struck else Cell("yes"),
+    ]
+
+
+def changes(rows: Sequence[Document]) -> Table:
+    """Return what changed since the previous report."""
+    return Table(
+        ["experiment", "what", "before", "now"],
+        [
+            [
+                Cell(change["experiment"], link=change["experiment"]),
+                Cell(change["what"]),
+                Cell(_or_nothing(change["before"])),
+                Cell(_or_nothing(change["now"])),
+            ]
+            for change in rows
+        ],
+    )
+
+
+def _or_nothing(value: object) -> str:
+    return wording.NOTHING if value is None else str(value)
+
+
+def warnings(rows: Sequence[Document]) -> Table:
+    """Return every warning once, with the experiments that it is about."""
+    return Table(
+        ["about", "warning", "experiments"],
+        [
+            [
+                Cell(str(warning["class"])),
+                Cell(str(warning["message"])),
+                Cell(_some(warning["experiments"])),
+            ]
+            for warning in rows
+        ],
+    )
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    more = len(names) - most
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more} more"
+
+
+def checkpoints(report: Document) -> Table:
+    """Return what the checkpoints really were."""
+    return Table(
+        ["checkpoint", "from", "commit", "formats", "weights"],
+        [
+            [
+                Cell(str(each["name"])),
+                Cell(_or_nothing(each["source"])),
+                Cell(str(each["commit"] or wording.NOTHING), code=bool(each["commit"])),
+                Cell(_formats(each)),
+                Cell(wording.size(each["weights_bytes"])),
+            ]
+            for each in report["provenance"]["checkpoints"]
+        ],
+    )
+
+
+def _formats(checkpoint: Document) -> str:
+    """Return the formats of a checkpoint, each with its module classes."""
+    by_format: dict[str, list[str]] = {}
+    for module, form in checkpoint["formats"].items():
+        by_format.setdefault(str(form), []).append(module)
+    told = [f"{form} ({', '.join(modules)})" for form, modules in by_format.items()]
+    verdict = checkpoint["verdict"]
+    return ", ".join([*told, *([verdict] if verdict not in (None, "consistent") else [])]) or "–"
+
+
+def engines(report: Document) -> Table:
+    """Return what the engines really were."""
+    return Table(
+        ["engine", "base", "patches", "tree", "packages"],
+        [
+            [
+                Cell(str(each["name"])),
+                Cell(each["base"]),
+                Cell("; ".join(map(_patch, each["patches"])) or "none"),
+                Cell(_short(each["tree"]), code=True),
+                Cell(_short(each["freeze"]), code=True),
+            ]
+            for each in report["provenance"]["engines"]
+        ],
+    )
+
+
+def _patch(patch: Document) -> str:
+    return f"{patch['name']}: {patch['outcome'] or 'not tried'} {_short(patch['sha256'])}".strip()
+
+
+def _short(digest: object) -> str:
+    return str(digest)[:12] if digest else wording.NOTHING

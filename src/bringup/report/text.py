@@ -54,7 +54,8 @@ def markdown(text: object) -> str:
 def link(label: object, target: str) -> str:
     """Return a Markdown link to ``target`` that shows exactly the characters of ``label``."""
     place = re.sub(r"[<>\\|]", "", plain(target))
-    return f"[{_escaped(_IN_LABEL, plain(label))}](<{place}>)"
+    place = place if re.fullmatch(r"[\w./#-]+", place) else f"<{place}>"
+    return f"[{_escaped(_IN_LABEL, plain(label))}]({place})"
 
 
 def _escaped(meaning: re.Pattern[str], line: str) -> str:
