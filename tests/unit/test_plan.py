@@ -573,6 +573,16 @@ def test_traps_are_warnings(server, entry, class_):
     assert class_ not in classes(planned(SEED, format=NVFP4_DSV4, machine=PRO_6000))
 
 
+def test_sparse_attention_on_sm120():
+    glm = NVFP4_DSV4 | {"architecture": "GlmMoeDsaForCausalLM"}
+    assert "sparse-attention-backend" in classes(planned(SEED, format=glm, machine=PRO_6000))
+    named = {**SEED, "dsa-prefill-backend": "flashmla_sparse"}
+    assert "sparse-attention-backend" not in classes(planned(named, format=glm, machine=PRO_6000))
+    june = engine_of(**WITH_PR)
+    document = planned(SEED, format=NVFP4_DSV4, engine=june, machine=PRO_6000)
+    assert "slow-attention" in classes(document)
+
+
 def test_the_radix_cache_is_noted_where_it_is_on():
     assert [each["class"] for each in planned({})["notes"]] == ["radix-cache-on"]
     assert planned({"disable-radix-cache": True})["notes"] == []

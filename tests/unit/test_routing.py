@@ -124,6 +124,8 @@ MATRIX = [
     ("mxfp8", "experts", None, "sm100", "0.5.23", "flashinfer_trtllm", "recommended"),
     ("mxfp8", "experts", None, "sm120", "0.5.23", "flashinfer_trtllm", "refuses"),
     ("mxfp8", "experts", None, "sm120", "0.5.23", "cutlass", "works"),
+    ("mxfp8", "experts", None, "sm100", "0.5.23", "marlin", "works"),
+    ("mxfp8", "experts", None, "sm120", "0.5.23", "marlin", "refuses"),
     # INT4 and others
     ("int4-group", "experts", None, "sm90", "0.5.16", "marlin", "recommended"),
     ("int4-group", "experts", None, "sm120", "0.5.23", "marlin", "works"),
