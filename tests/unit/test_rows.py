@@ -1,0 +1,128 @@
+"""Rows for other tools, and what a whole sweep says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bringup.load.rows import row
+from bringup.load.sweeps import best_under, knee
+
+PLAN = {
+    "experiment": "x",
+    "study": "s",
+    "checkpoint": "model",
+    "engine": "stock",
+    "gpus": 4,
+    "format": {"experts": "nvfp4"},
+    "flags": [{"flag": "tp", "value": 4, "by": "user", "why": ""}],
+    "backend": {"experts": {"asked": "marlin"}},
+}
+
+
+def repeat(**changes: Any) -> dict[str, Any]:
+    return {
+        "requests": 80,
+        "completed": 79,
+        "duration_s": 10.0,
+        "input_tokens": 79 * 1000,
+        "output_tokens": 79 * 500,
+        "void": [],
+    } | changes
+
+
+def point(concurrency: int = 8, **changes: Any) -> dict[str, Any]:
+    summary = {
+        "n_repeats": 2,
+        "output_tok_s": 4000.0,
+        "spread": 0.01,
+        "ttft_ms_mean": 110.0,
+        "ttft_ms_p50": 100.0,
+        "ttft_ms_p90": 150.0,
+        "ttft_ms_p99": 200.0,
+        "tpot_ms_mean": 8.5,
+        "tpot_ms_p50": 8.0,
+        "tpot_ms_p90": 9.0,
+        "tpot_ms_p99": 10.0,
+        "e2e_ms_mean": 5000.0,
+        "e2e_ms_p50": 4900.0,
+        "e2e_ms_p90": 5100.0,
+        "e2e_ms_p99": 5300.0,
+    }
+    return {
+        "experiment": "x",
+        "concurrency": concurrency,
+        "status": "ok",
+        "boot": "b1",
+        "workload": {"input_tokens": 1000, "output_tokens": 500},
+        "gate": {"verdict": "pass"},
+        "repeats": [repeat(), repeat(), repeat(void=["cache-cold: warm"])],
+        "void": [],
+        "summary": summary | changes.pop("summary", {}),
+    } | changes
+
+
+def test_a_row_has_the_names_of_vllm_inferencex_and_sglang() -> None:
+    found = row(point(), PLAN, hardware="NVIDIA H200")
+    assert found["output_throughput"] == 4000
+    assert found["request_throughput"] == 8  # 4000 tok/s, 500 tokens each
+    assert found["input_throughput"] == 8000
+    assert found["total_token_throughput"] == found["total_throughput"] == 12000
+    assert (found["tput_per_gpu"], found["output_tput_per_gpu"]) == (3000, 1000)
+    assert found["median_ttft_ms"] == 100 and found["median_ttft"] == pytest.approx(0.1)
+    assert found["p99_e2el_ms"] == found["p99_e2e_latency_ms"] == 5300
+    assert found["median_intvty"] == 125 and found["p99_intvty"] == 100
+    assert (found["isl"], found["osl"], found["conc"], found["tp"]) == (1000, 500, 8, 4)
+    assert (found["hw"], found["precision"], found["framework"]) == (
+        "NVIDIA H200",
+        "nvfp4",
+        "sglang",
+    )
+    assert found["gate"] == {"passed": True, "verdict": "pass", "server_boot_id": "b1", "void": []}
+
+
+def test_void_repeats_do_not_count() -> None:
+    found = row(point(), PLAN)
+    assert (found["num_prompts"], found["completed"], found["failed"]) == (160, 158, 2)
+    assert found["duration"] == 20
+
+
+def test_a_point_without_figures_is_a_row_without_figures() -> None:
+    skipped = {"experiment": "x", "concurrency": 8, "status": "skipped"}
+    found = row(skipped, PLAN)
+    assert found["output_throughput"] is found["median_ttft"] is found["p99_intvty"] is None
+    assert found.keys() == row(point(), PLAN).keys()
+    assert found["gate"]["passed"] is False
+
+
+def sweep() -> list[dict[str, Any]]:
+    figures = [(1, 100.0, 5000.0, 50.0), (8, 700.0, 5700.0, 90.0), (64, 1200.0, 27000.0, 900.0)]
+    return [
+        point(c, summary={"output_tok_s": tok, "e2e_ms_mean": e2e, "ttft_ms_p99": ttft})
+        for c, tok, e2e, ttft in figures
+    ]
+
+
+def test_the_best_level_under_a_limit() -> None:
+    best = best_under(sweep(), {"ttft_ms_p99": 100.0})
+    assert best is not None and best["concurrency"] == 8
+    assert best_under(sweep(), {"ttft_ms_p99": 10.0}) is None
+    assert (best_under(sweep(), {}) or {})["concurrency"] == 64
+
+
+def test_points_that_do_not_count_are_never_best() -> None:
+    points = sweep()
+    points[2]["void"] = ["repeat 1: cache-cold: warm"]
+    points[1]["status"] = "wrong"
+    assert (best_under(points, {}) or {})["concurrency"] == 1
+
+
+def test_a_limit_on_an_unknown_figure_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'ttft_p99': no such figure; there are: .*ttft_ms_p99"):
+        best_under(sweep(), {"ttft_p99": 100.0})
+
+
+def test_the_knee_is_where_throughput_per_latency_peaks() -> None:
+    assert (knee(sweep()) or {})["concurrency"] == 8  # 0.02, 0.123 and 0.044
+    assert knee(sweep()[:2]) is None
