@@ -23,7 +23,6 @@ import contextlib
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import runpy
@@ -168,9 +167,11 @@ def has_model_class(architecture: str) -> bool:
 
 def bench(request: dict[str, Any]) -> dict[str, Any]:
     """Run the build's serving benchmark with ``argv``, as its command line would."""
-    sys.argv = ["bench", *request["argv"]]
+    module = bench_module()
+    sys.argv = [module, *request["argv"]]
+    sys.modules.pop(module, None)  # its imports stay; itself it is run anew
     try:
-        runpy.run_module(bench_module(), run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if end.code:
             raise RuntimeError(f"the benchmark ended with exit code {end.code}") from None
@@ -179,7 +180,9 @@ def bench(request: dict[str, Any]) -> dict[str, Any]:
 
 def bench_module() -> str:
     """Return the name of the serving benchmark: it moved in 0.5.2x."""
-    moved = importlib.util.find_spec("sglang.benchmark.serving")
+    import sglang
+
+    moved = (Path(sglang.__file__).parent / "benchmark" / "serving.py").is_file()
     return "sglang.benchmark.serving" if moved else "sglang.bench_serving"
 
 

@@ -42,7 +42,7 @@ def ask(engine: Document, request: dict[str, Any], *, log: Path) -> dict[str, An
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps({**request, "log": str(log.absolute())}) + "\n"
-    spec = _spec(engine)
+    spec = process(engine)
     process_log = paths.cache() / "logs" / f"{spec.name}-{spec.key}.log"
     with resident.running(spec, log=process_log, idle_s=IDLE_S) as state:
         reply = _exchange(state, resident.Home.of(spec), line)
@@ -57,7 +57,7 @@ def _pythonpath(engine: Document) -> list[Path]:
     return [paths.actual(each) for each in engine["pythonpath"]]
 
 
-def _spec(engine: Document) -> resident.Spec:
+def process(engine: Document) -> resident.Spec:
     """Describe the engine's process; engines that are the same build share it."""
     return resident.Spec(
         name="engine",
