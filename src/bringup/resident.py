@@ -357,7 +357,7 @@ class CappedLog:
         self._path = path
         self._limit = limit
         self._keep = keep
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("a+b", buffering=0)
 
     def write(self, data: bytes) -> None:
         """Append ``data``."""
@@ -371,16 +371,17 @@ class CappedLog:
 
     def _drop_middle(self) -> None:
         size = self._file.tell()
-        self._file.close()
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with self._path.open("rb") as old, draft.open("wb") as new:
+        with self._file as old:
+            new = draft.open("a+b", buffering=0)
+            old.seek(0)
             new.write(old.read(self._keep))
             dropped = size - 2 * self._keep
             new.write(f"\n{NOTE}{dropped} bytes were dropped here: too much output]\n".encode())
             old.seek(-self._keep, os.SEEK_END)
             new.write(old.read())
         draft.replace(self._path)
-        self._file = self._path.open("ab", buffering=0)
+        self._file = new
 
 
 def pump(stream: int, log: CappedLog, hidden: list[bytes]) -> None:

@@ -439,6 +439,8 @@ def test_a_strangers_gpu_is_not_free(
     assert use_once(experiment(gpus=2), tmp_path).gpus == ("GPU-c", "GPU-d")
     with pytest.raises(Busy, match="3 free GPUs"):
         use_once(experiment(name="more", gpus=3), tmp_path, wait_s=0.3)
+    with pytest.raises(Busy, match="5 GPUs are needed, 4 are to be seen"):
+        use_once(experiment(name="many", gpus=5), tmp_path)
 
 
 def test_our_idle_servers_gpu_is_free_and_its_memory_waited_for(
@@ -461,6 +463,18 @@ def test_our_idle_servers_gpu_is_free_and_its_memory_waited_for(
     monkeypatch.setattr(devices, "look", look)
     use_once(experiment(name="two", gpus=1), tmp_path)
     assert looks > 3
+
+
+def test_memory_that_does_not_come_back_is_a_strangers(
+    experiment: Any, tmp_path: Path, machine: dict[str, Gpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "FREED_S", 0.3)
+    one = experiment(name="one", gpus=1)
+    use_once(one, tmp_path)
+    machine["GPU-a"] = Gpu("GPU-a", 0.9, (state(one).pid,))
+    with pytest.raises(Busy):
+        use_once(experiment(name="two", gpus=4), tmp_path, wait_s=0.5)
+    assert use_once(experiment(name="three", gpus=3), tmp_path).gpus == ("GPU-b", "GPU-c", "GPU-d")
 
 
 def test_cuda_visible_devices_limits_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:

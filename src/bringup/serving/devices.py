@@ -18,6 +18,7 @@ from pathlib import Path
 import pynvml
 
 from bringup.resident import Home, locked
+from bringup.serving.errors import Busy
 
 CPU = "cpu"
 
@@ -90,20 +91,29 @@ def take(count: int, held: contextlib.ExitStack) -> list[str] | None:
 
     Returns their ids, or None, holding nothing, if there aren't enough free ones now.  GPUs that
     nobody is on come before those from which an idle server of ours must go first.
+
+    Raises:
+        Busy: there never will be enough.
     """
+    gpus = look()
+    if len(gpus) < count:
+        raise Busy(f"{count} GPUs are needed, {len(gpus)} are to be seen from here")
     ours = {uuid for _, state in Home.all_live() for uuid in state.notes.get("devices", ())}
-    wanted = sorted(free(look()), key=lambda uuid: uuid in ours) if count else [CPU]
+    wanted = sorted(free(gpus), key=lambda uuid: uuid in ours) if count else [CPU]
     with contextlib.ExitStack() as locks:
         taken: list[str] = []
-        for device in wanted:
-            with contextlib.suppress(BlockingIOError):
-                locks.enter_context(locked(slot(device), wait=False))
-                taken.append(device)
-            if len(taken) == max(count, 1):
-                clear(taken)
-                held.enter_context(locks.pop_all())
-                return taken
-    return None
+        with locked(slot("choice")):  # who needs several gets them all or leaves them to others
+            for device in wanted:
+                if len(taken) < max(count, 1):
+                    with contextlib.suppress(BlockingIOError):
+                        locks.enter_context(locked(slot(device), wait=False))
+                        taken.append(device)
+            if len(taken) < max(count, 1):
+                return None
+        if not cleared(taken):
+            return None
+        held.enter_context(locks.pop_all())
+    return taken
 
 
 def take_again(devices: list[str], held: contextlib.ExitStack) -> list[str] | None:
@@ -132,21 +142,17 @@ def free(gpus: list[Gpu]) -> list[str]:
     ]
 
 
-def clear(devices: list[str]) -> None:
-    """Stop our servers on ``devices``, whose locks we hold, and wait for the GPUs' memory.
-
-    Raises:
-        OSError: the memory did not come back.
-    """
+def cleared(devices: list[str]) -> bool:
+    """Stop our servers on ``devices``, whose locks we hold; tell whether all GPU memory is back."""
     for home, state in Home.all_live():
         if set(devices) & set(state.notes.get("devices", ())):
             home.stop()
     deadline = time.monotonic() + FREED_S
-    while full := [gpu for gpu in look() if gpu.uuid in devices and gpu.used > IDLE_SHARE]:
+    while any(gpu.used > IDLE_SHARE for gpu in look() if gpu.uuid in devices):
         if time.monotonic() > deadline:
-            names = ", ".join(gpu.uuid for gpu in full)
-            raise OSError(f"the memory of {names} is still in use {FREED_S:g} s after its server")
+            return False
         time.sleep(0.2)
+    return True
 
 
 def _session(pid: int) -> int | None:
