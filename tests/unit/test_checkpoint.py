@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
+from documents import checked
 from tensor_files import header, write, write_folder, write_raw
 
 from bringup import artifact, checkpoint
@@ -55,14 +54,9 @@ def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content))
 
 
-def check(document: dict[str, Any], stage: str) -> None:
-    schema = yaml.safe_load((PROJECT / f"workflow/schemas/{stage}.schema.yaml").read_text())
-    jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(document)))
-
-
 def read(folder: Path, **entry: object) -> dict[str, Any]:
     document = checkpoint.metadata({"path": str(folder), **entry}, name="mine")
-    check(document, "metadata")
+    checked(document)
     return document
 
 
@@ -310,7 +304,7 @@ def test_an_index_that_names_a_file_outside(folder, tmp_path):
 
 def test_files_of_a_folder_are_verified_where_they_are(folder):
     document = checkpoint.weights(read(folder))
-    check(document, "weights")
+    checked(document)
     assert document["snapshot"] == str(folder)
     assert document["bytes"] == sum(
         (folder / each["name"]).stat().st_size for each in document["files"]
@@ -336,7 +330,7 @@ def test_a_shard_that_was_damaged_since_is_named(folder):
     metadata = read(folder)
     os.truncate(folder / "model-2.safetensors", 100)
     document = checkpoint.weights(metadata)
-    check(document, "weights")
+    checked(document)
     assert document["status"] == "failed"
     assert document["reason"]["message"].startswith("model-2.safetensors: 100 bytes, ")
 
@@ -351,7 +345,7 @@ def test_after_failed_metadata_weights_are_skipped(tmp_path):
     (tmp_path / "empty").mkdir()
     metadata = read(tmp_path / "empty")
     document = checkpoint.weights(metadata)
-    check(document, "weights")
+    checked(document)
     assert document["status"] == "skipped"
     assert "no config.json" in document["reason"]["message"]
 

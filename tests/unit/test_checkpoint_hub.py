@@ -13,9 +13,8 @@ from typing import Any
 
 import hub as hubs
 import huggingface_hub
-import jsonschema
 import pytest
-import yaml
+from documents import checked
 from huggingface_hub import constants
 from tensor_files import write, write_folder
 
@@ -75,18 +74,12 @@ def commit(hub, folder):
     return hub.add(REPO, folder)
 
 
-def check(document: dict[str, Any], stage: str) -> dict[str, Any]:
-    schema = yaml.safe_load((PROJECT / f"workflow/schemas/{stage}.schema.yaml").read_text())
-    jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(document)))
-    return document
-
-
 def read(revision: str = "main", repo: str = REPO) -> dict[str, Any]:
-    return check(checkpoint.metadata({"repo": repo, "revision": revision}, name="it"), "metadata")
+    return checked(checkpoint.metadata({"repo": repo, "revision": revision}, name="it"))
 
 
 def fetch(metadata: dict[str, Any]) -> dict[str, Any]:
-    return check(checkpoint.weights(metadata), "weights")
+    return checked(checkpoint.weights(metadata))
 
 
 def refusal(**entry: str) -> str:
@@ -393,7 +386,7 @@ def test_the_environment_is_honoured_by_the_command(hub, commit, tmp_path):
     command = [sys.executable, "-m", "bringup.formats", f"{REPO}@main", "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    document = check(json.loads(done.stdout), "format")
+    document = checked(json.loads(done.stdout))
     assert document["source"]["commit"] == commit
     assert document["observed"]["dense_mlp"]["format"] == "bf16"
     assert (tmp_path / "home/hub/models--maker--model").is_dir()

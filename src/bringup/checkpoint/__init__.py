@@ -30,7 +30,8 @@ __all__ = [
 WEIGHTS_SCHEMA = "weights/1"
 
 Entry = Mapping[str, Any]
-"""A checkpoint's entry in the config: ``path``, or ``repo`` and ``revision``; ``trust-remote-code``."""
+"""A checkpoint's entry in the config: ``path``, or ``repo`` and ``revision``; and whether to
+``trust-remote-code``."""
 
 
 def metadata(entry: Entry, *, name: str) -> Document:

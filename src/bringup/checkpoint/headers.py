@@ -174,7 +174,7 @@ def _tensor(dtype: Any, shape: Any, offsets: Any) -> Tensor:
 def _are_sizes(value: Any) -> bool:
     if type(value) is not list:
         return False
-    for each in value:  # a loop: for lists so short it is faster than all() and a generator
+    for each in value:  # noqa: SIM110 (lists so short are faster in a loop than in all())
         if type(each) is not int or each < 0:
             return False
     return True

@@ -106,7 +106,7 @@ def _detected(metadata: Document) -> dict[str, Any]:
         *verdict.contradictions(declared, observed),
         *declarations.disagreements(declared.statements, (module for module, _ in modules)),
     ]
-    doubts = verdict.doubts(declared, [module for module, _ in modules])
+    doubts = verdict.doubts(declared, [module for module, _ in modules], observed)
     return {
         "architecture": architecture,
         "model": {**model, **_layer_counts(layers)},

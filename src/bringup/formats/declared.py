@@ -233,7 +233,7 @@ def _plain(by: str, method: str, given: Mapping[str, Any], config: Mapping[str, 
         claim = Claim("unknown", None, by, why)
     else:
         group = fixed_group(case["format"]) or _group(_at(given, case.get("group")))
-        claim = Claim(case["format"], group, f"{by}.quant_method")
+        claim = Claim(case["format"], group, f"{by}.quant_method", case.get("unsure"))
     excluded_by = next((key for key in row["excluded"] if given.get(key)), None)
     experts_only = row.get("only") == ["experts"]
     return Statement(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from bringup.formats.declared import Claim, Declared
+from bringup.formats.declared import Claim, Declared, GroupSize
 from bringup.formats.modules import Module
 from bringup.formats.observed import Observed, Weight
 from bringup.formats.tables import is_quantized, serves
@@ -38,7 +38,7 @@ def _declared_class(votes: Counter[Claim]) -> dict[str, Any]:
     claim = votes.most_common(1)[0][0]
     return {
         "format": claim.format,
-        "group_size": claim.group_size,
+        "group_size": _size(claim.group_size),
         "said_by": claim.said_by,
         "unsure": claim.unsure,
         "formats": _by_format((each.format, votes[each]) for each in votes),
@@ -64,7 +64,7 @@ def _observed_class(observed: Observed, class_: str) -> dict[str, Any]:
     (format_, group_size, scale_dtype), _ = votes.most_common(1)[0]
     return {
         "format": format_,
-        "group_size": group_size,
+        "group_size": _size(group_size),
         "scale_dtype": scale_dtype,
         "tensors": observed.parts[class_].tensors,
         "weights": sum(weight.count for weight in weights),
@@ -94,16 +94,24 @@ def contradictions(declared: Declared, observed: Observed | None) -> list[str]:
     return found
 
 
-def doubts(declared: Declared, modules: Iterable[Module]) -> list[str]:
-    """Return in words what the metadata leaves open."""
-    return sorted({claim.unsure for module in modules if (claim := declared.claim(module)).unsure})
+def doubts(declared: Declared, modules: Iterable[Module], observed: Observed | None) -> list[str]:
+    """Return in words what the metadata leaves open and the tensors don't bear out."""
+    if observed is None:
+        claims = [declared.claim(module) for module in modules]
+        return sorted({claim.unsure for claim in claims if claim.unsure})
+    found = set()
+    for weight in observed.weights:
+        claim = declared.claim(weight.module)
+        if weight.matrix and claim.unsure and not _agree(claim, weight):
+            found.add(claim.unsure)
+    return sorted(found)
 
 
 def _agree(claim: Claim, weight: Weight) -> bool:
     if not is_quantized(claim.format) and not is_quantized(weight.format):
         return True
-    if claim.format == "unknown" or not serves(weight.format, claim.format):
-        return claim.format == "unknown"
+    if not serves(weight.format, claim.format):
+        return False
     sizes = (claim.group_size, weight.group_size)
     return sizes[0] == sizes[1] or not all(isinstance(size, int) for size in sizes)
 
@@ -130,7 +138,7 @@ def _sentence(class_: str, claim: Claim, weights: Sequence[Weight]) -> str:
     )
 
 
-def _groups(size: Any) -> str:
+def _groups(size: GroupSize) -> str:
     if size is None:
         return ""
     return (
@@ -149,6 +157,11 @@ def _unused(declared: Declared, weight: Weight, every: Sequence[Weight]) -> str:
     more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
     listed = ", ".join(unused[:SHOWN])
     return f" ({first.by}.{first.excluded_by} names modules that aren't there: {listed}{more})"
+
+
+def _size(size: GroupSize) -> int | list[int] | None:
+    """Return a group size as JSON has it."""
+    return list(size) if isinstance(size, tuple) else size
 
 
 def _by_format(votes: Iterator[tuple[str, int]]) -> dict[str, int]:
