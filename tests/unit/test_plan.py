@@ -513,8 +513,33 @@ def test_one_argument_by_two_names():
     assert document["reason"]["class"] == "double-flag"
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "right"),
+    [
+        ("tp", "four", "--tp-size is 'four'; right: a whole number from 1 on"),
+        ("tp-size", 0, "--tp-size is 0; right: a whole number from 1 on"),
+        ("tp", True, "--tp-size is True; right"),
+        ("mem-fraction-static", 70, "is 70; right: a number above 0, at most 1"),
+        ("mem-fraction-static", "0.7", "is '0.7'; right: a number above 0, at most 1"),
+        ("max-total-tokens", -5, "is -5; right: a whole number from 1 on"),
+        ("cuda-graph-max-bs-decode", 1.5, "is 1.5; right: a whole number from 1 on"),
+    ],
+)
+@pytest.mark.parametrize("machine", [NONE, H200])
+def test_values_that_make_no_sense(flag, value, right, machine):
+    assert plan.gpus_needed(experiment_of({flag: value})) == 1
+    document = planned({flag: value}, machine=machine)
+    assert document["reason"]["class"] == "bad-value"
+    assert right in document["reason"]["message"]
+
+
 def test_force_is_no_key_for_a_mistake_in_the_arguments():
     assert planned({"no-such": 1}, machine=H200, force="please")["status"] == "refused"
+
+
+def test_a_draft_checkpoint_is_refused_as_long_as_nobody_fetches_it():
+    document = planned({"speculative-algorithm": "EAGLE"}, machine=H200, draft="small")
+    assert document["reason"]["class"] == "draft-not-supported"
 
 
 # --- traps --------------------------------------------------------------------------------------

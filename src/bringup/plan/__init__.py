@@ -60,8 +60,11 @@ WAIVERS = {
 
 
 def gpus_needed(experiment: Mapping[str, Any]) -> int:
-    """Return how many GPUs the server of an experiment spreads over (1 if nothing is said)."""
-    return fit.Spread.of(_canonical(experiment["server"])).gpus
+    """Return how many GPUs the server of an experiment spreads over.
+
+    It is 1 where the config says nothing, or nothing that makes sense: then the plan refuses it.
+    """
+    return fit.Spread.of(_sound(_canonical(experiment["server"]))).gpus
 
 
 def foreign_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -223,7 +226,7 @@ class _Case:
 
     @cached_property
     def spread(self) -> fit.Spread:
-        return fit.Spread.of(_canonical(self.server))
+        return fit.Spread.of(_sound(_canonical(self.server)))
 
     @cached_property
     def canonical_flags(self) -> dict[str, Any]:
@@ -235,7 +238,8 @@ class _Case:
         if self.on_cpu or not self.format["model"]:
             return None
         smallest = min(gpu["memory_gib"] for gpu in self.hardware["gpus"])
-        return fit.Fit(self.format, self.canonical_flags, smallest, self.engine["version"])
+        flags = _sound(self.canonical_flags)
+        return fit.Fit(self.format, flags, smallest, self.engine["version"])
 
     @cached_property
     def traps(self) -> list[dict[str, Any]]:
@@ -259,6 +263,7 @@ class _Case:
         yield from self._misreading()
         yield from (each for each in backends if each["class"] == "known-bad-backend")
         yield from self._parser()
+        yield from self._draft()
         yield from self._too_few_gpus()
         if self.memory:
             yield from self.memory.objections()
@@ -290,10 +295,20 @@ class _Case:
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield reason("double-flag", f"--{name} is given by two of its names; keep one")
         for flag in self.flags:
+            if wrong := arguments.wrong_number(flag.name, flag.value):
+                yield wrong
             if flag.by != "workflow":
                 yield from arguments.objections(
                     flag.name, flag.value, self.engine["flags"], self.engine["choices"]
                 )
+
+    def _draft(self) -> Iterator[Document]:
+        if self.experiment.get("draft"):
+            yield reason(
+                "draft-not-supported",
+                "draft checkpoints are not fetched and handed to the server yet",
+                hint="the checkpoint's own draft layers need no draft: set speculative-algorithm",
+            )
 
     def _too_few_gpus(self) -> Iterator[Document]:
         present = len(self.hardware["gpus"])
@@ -395,6 +410,11 @@ def _by_module(decisions: Iterable[Decision]) -> Document:
 
 def _canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {arguments.canonical(name): value for name, value in flags.items()}
+
+
+def _sound(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags without those whose value can't be calculated with."""
+    return {k: value for k, value in flags.items() if not arguments.wrong_number(k, value)}
 
 
 def _pull_requests(patches: Iterable[Document]) -> frozenset[int]:

@@ -60,6 +60,27 @@ def objections(
     return [_not_offered(name, str(each), allowed or []) for each in wrong]
 
 
+def wrong_number(name: str, value: Any) -> Document | None:
+    """Return what is wrong with the value of an argument that plans calculate with, if anything."""
+    rule = _file()["numbers"].get(canonical(name))
+    if rule is None or value is None:
+        return None
+    kind = int if rule["whole"] else int | float
+    fits = isinstance(value, kind) and not isinstance(value, bool)
+    if fits and "least" in rule:
+        fits = value >= rule["least"]
+    if fits and "above" in rule:
+        fits = rule["above"] < value <= rule["at_most"]
+    if fits:
+        return None
+    right = (
+        f"a whole number from {rule['least']} on"
+        if "least" in rule
+        else f"a number above {rule['above']}, at most {rule['at_most']}"
+    )
+    return reason("bad-value", f"--{name} is {value!r}; right: {right}")
+
+
 def words(name: str, value: Any) -> list[str]:
     """Return an argument as a command line spells it.
 
