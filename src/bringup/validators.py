@@ -35,6 +35,9 @@ LATE_SHARE = 0.1
 CPU_SHARE = 0.9
 """A single-threaded client that uses more of a core is the limit itself."""
 
+SLOWED_SHARE = 0.05
+"""A run is flagged where clocks were held down in more than this share of the samples."""
+
 LOG_SHARE = 0.3
 """Largest difference between decode throughput in the server's log and in the client's steady
 window, where the log's includes no prefill."""
@@ -55,7 +58,8 @@ class Evidence:
 
     ``figures`` are those of `bringup.load.definitions`; ``traffic`` is what the server's log shows
     of the same window (`bringup.evidence.log.traffic`); ``counters`` how far the server's own
-    counters moved (name → difference), None where it has none.
+    counters moved (name → difference); ``gpu`` what the GPUs did
+    (`bringup.load.telemetry.figures`); each None where there is none.
     """
 
     workload: Workload
@@ -65,6 +69,7 @@ class Evidence:
     flushed: bool
     traffic: Mapping[str, Any] | None = None
     counters: Mapping[str, float] | None = None
+    gpu: Mapping[str, Any] | None = None
 
 
 Check = Callable[[Evidence], tuple[Level, str]]
@@ -247,6 +252,24 @@ def _client_not_the_limit(evidence: Evidence) -> tuple[Level, str]:
     return ("flag" if share > CPU_SHARE else "ok"), message
 
 
+def _clocks_held(evidence: Evidence) -> tuple[Level, str]:
+    if evidence.gpu is None:
+        return "unchecked", "no GPU was watched"
+    slowed = {why: share for why, share in evidence.gpu["slowed"].items() if share > SLOWED_SHARE}
+    if slowed:
+        reasons = ", ".join(f"{why} in {share:.0%}" for why, share in slowed.items())
+        return "flag", f"clocks were held down: {reasons} of the samples"
+    return "ok", "clocks were not held down"
+
+
+def _gpus_alone(evidence: Evidence) -> tuple[Level, str]:
+    if evidence.gpu is None:
+        return "unchecked", "no GPU was watched"
+    if evidence.gpu["newcomers"]:
+        return "void", f"{evidence.gpu['newcomers']} other processes came to the GPUs meanwhile"
+    return "ok", "no other process came to the GPUs"
+
+
 VALIDATORS: Mapping[str, Check] = {
     "all-sent": _all_sent,
     "none-failed": _none_failed,
@@ -262,5 +285,7 @@ VALIDATORS: Mapping[str, Check] = {
     "log-agrees": _log_agrees,
     "client-in-time": _client_in_time,
     "client-not-the-limit": _client_not_the_limit,
+    "clocks-held": _clocks_held,
+    "gpus-alone": _gpus_alone,
 }
 """Name → validator, in the order in which findings are shown."""

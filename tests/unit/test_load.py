@@ -119,7 +119,7 @@ def test_every_figure_has_its_meaning_in_words() -> None:
 
 def write_records(output: Path, sent: Sequence[Record], **client: Any) -> None:
     about = {"name": "scripted", "version": "1"} | client
-    content = {"client": about, "records": [vars(each) for each in sent]}
+    content = {"client": about, "start_s": 0.0, "records": [vars(each) for each in sent]}
     output.write_text(json.dumps(content))
 
 

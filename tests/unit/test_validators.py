@@ -24,6 +24,7 @@ TRAFFIC = {
     "prompt_tokens": 8 * 64,
     "cached_tokens": 0,
 }
+GPU = {"slowed": {"power cap": 0.01}, "newcomers": 0}
 COUNTERS = {"generation_tokens": 400.0}
 CLIENT = Client("c", "1", cpu_share=0.2, loop_late_ms_p99=0.5, loop_late_ms_max=3.0)
 
@@ -52,6 +53,7 @@ def evidence(records: list[Record] | None = None, **changes: Any) -> Evidence:
         flushed=True,
         traffic=TRAFFIC,
         counters=COUNTERS,
+        gpu=GPU,
     )
     return replace(good, **changes)
 
@@ -89,6 +91,8 @@ FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, fi
         (evidence(traffic=TRAFFIC | {"decode_tok_s": 80.0}), {"log-agrees": "flag"}),
         (evidence(workload=replace(WORKLOAD, min_seconds=60)), {"long-enough": "flag"}),
         (evidence(client=replace(CLIENT, loop_late_ms_p99=45.0)), {"client-in-time": "flag"}),
+        (evidence(gpu=GPU | {"slowed": {"hardware slowdown": 0.5}}), {"clocks-held": "flag"}),
+        (evidence(gpu=GPU | {"newcomers": 1}), {"gpus-alone": "void"}),
         (evidence(client=replace(CLIENT, cpu_share=0.97)), {"client-not-the-limit": "flag"}),
     ],
 )  # fmt: skip
@@ -113,7 +117,7 @@ def test_failed_requests_flag_or_void_by_their_share(failed: int, verdict: str) 
 
 
 def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
-    blind = evidence(traffic=None, counters=None, client=Client("c", "1"))
+    blind = evidence(traffic=None, counters=None, gpu=None, client=Client("c", "1"))
     assert set(verdicts(blind).values()) == {"unchecked"}
     assert verdicts(blind).keys() == {
         "cache-cold",
@@ -123,6 +127,8 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
         "log-agrees",
         "client-in-time",
         "client-not-the-limit",
+        "clocks-held",
+        "gpus-alone",
     }
 
 

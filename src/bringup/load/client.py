@@ -56,8 +56,8 @@ def run(argv: list[str], output: str) -> None:
     """Send the load that ``argv`` (arguments of ``sglang.bench_serving``) asks for.
 
     Writes ``output``, a JSON object: ``client`` (name, version, CPU share, lateness of its event
-    loop) and ``records``, one for each request in the order of sending, times in seconds since
-    the first was sent.
+    loop), ``start_s``, when the first request was sent on the machine's monotonic clock, and
+    ``records``, one for each request in the order of sending, times in seconds since then.
 
     Raises:
         RuntimeError: the client refused its arguments or sent nothing.
@@ -113,7 +113,7 @@ class Recorder:
             except asyncio.TimeoutError:  # noqa: UP041 - not the built-in one on Python 3.10
                 seen = self._module.RequestFuncOutput.init_new(request_func_input)
                 seen.error = f"no end after {self._timeout_s:g} s"
-            self._end, self._cpu_end = time.perf_counter(), time.process_time()
+            self._end, self._cpu_end = time.monotonic(), time.process_time()
             record.update(_record(seen, (seen.start_time or sent) - self._start))
             return seen
 
@@ -131,11 +131,12 @@ class Recorder:
                 "loop_late_ms_p99": 1000 * late[int(0.99 * (len(late) - 1))] if late else None,
                 "loop_late_ms_max": 1000 * late[-1] if late else None,
             },
+            "start_s": self._start,
             "records": [record for record in self.records if record],
         }
 
     def _begin(self) -> float:
-        now = time.perf_counter()
+        now = time.monotonic()
         if self._watcher is None:
             self._start, self._cpu_start = now, time.process_time()
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
@@ -143,9 +144,9 @@ class Recorder:
 
     async def _watch(self) -> None:
         while True:
-            due = time.perf_counter() + TICK_S
+            due = time.monotonic() + TICK_S
             await asyncio.sleep(TICK_S)
-            self._lateness.append(max(0.0, time.perf_counter() - due))
+            self._lateness.append(max(0.0, time.monotonic() - due))
 
 
 def _record(seen: Any, sent_s: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from bringup import artifact, probes, stats, validators
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.evidence.log import traffic
-from bringup.load import definitions, records
+from bringup.load import definitions, records, telemetry
 from bringup.load.workload import WARM_UP_ROUNDS, Workload, arguments
 
 SCHEMA = "point/1"
@@ -41,7 +42,8 @@ COUNTERS = {
 class Target:
     """The server that is measured.
 
-    ``model`` is the snapshot's folder (for its tokenizer), ``log`` the file the server writes to.
+    ``model`` is the snapshot's folder (for its tokenizer), ``log`` the file the server writes to,
+    ``gpus`` the UUIDs of its devices, which are watched.
     """
 
     boot: str
@@ -49,6 +51,7 @@ class Target:
     model: str
     log: Path
     api_key: str | None = None
+    gpus: Sequence[str] = ()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -166,10 +169,14 @@ class _Point:
         flushed = self._flush()
         counters, start = self._counters(), _size(self._target.log)
         asked = self._workload.requests(rate)
-        run = self._run(number, asked)
+        with self._watching() as watch:
+            run = self._run(number, asked)
         end, after = _size(self._target.log), self._counters()
         figures = definitions.figures(run.records, self._workload.concurrency)
         seen = traffic(self._target.log, start, end) if end > start else None
+        gpu = None
+        if watch:
+            gpu = telemetry.figures(watch, run.start_s, run.end_s, figures["output_tokens"])
         findings = validators.check(
             validators.Evidence(
                 workload=self._workload,
@@ -179,6 +186,7 @@ class _Point:
                 flushed=flushed,
                 traffic=seen,
                 counters=_moved(counters, after),
+                gpu=gpu,
             )
         )
         self._repeats.append(
@@ -187,6 +195,7 @@ class _Point:
                 **_rounded(figures),
                 "server": seen,
                 "client": _rounded(asdict(run.client)),
+                "gpu": _rounded(gpu),
                 "validators": validators.documents(findings),
                 "void": validators.voids(findings),
             }
@@ -260,6 +269,10 @@ class _Point:
         self._client = run.client
         return run
 
+    def _watching(self) -> AbstractContextManager[telemetry.Watch | None]:
+        reader = telemetry.nvml_reader() if self._target.gpus else None
+        return telemetry.watching(self._target.gpus, reader) if reader else nullcontext()
+
     def _flush(self) -> bool:
         """Empty the prefix cache; return whether the server says that it did."""
         for _ in range(FLUSH_TRIES):
@@ -313,6 +326,9 @@ def summary(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for share in ("mean", "p50", "p90", "p99")
         },
         "spread": round(stats.spread(throughputs), 4) if throughputs else None,
+        "joules_per_output_token": middle(
+            [each["gpu"] and each["gpu"]["joules_per_output_token"] for each in valid]
+        ),
     }
 
 

@@ -64,10 +64,20 @@ class Client:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a client: its requests in the order of sending."""
+    """One run of a client: its requests in the order of sending.
+
+    ``start_s`` is when the first was sent, on the machine's monotonic clock.
+    """
 
     client: Client
     records: tuple[Record, ...]
+    start_s: float = 0.0
+
+    @property
+    def end_s(self) -> float:
+        """When the last token came, on the same clock; ``start_s`` where none came."""
+        ends = [each.last_token_s for each in self.records if each.last_token_s is not None]
+        return self.start_s + max(ends, default=0.0)
 
 
 def read(path: Path) -> Run:
@@ -80,6 +90,6 @@ def read(path: Path) -> Run:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         client = Client(**content["client"])
         records = tuple(Record(**record) for record in content["records"])
+        return Run(client, records, float(content["start_s"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a load client's records: {error}") from None
-    return Run(client, records)
