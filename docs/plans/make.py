@@ -108,7 +108,7 @@ def _section(plan_: Document, sweep: dict) -> str:
             f"| `{' '.join(words(flag['flag'], flag['value']))}` | {flag['by']} | {flag['why']} |"
             for flag in plan_["flags"]
         ]
-        lines += ["", *_backend(plan_), _memory(plan_["fit"])]
+        lines += ["", *_backend(plan_), _memory(plan_["fit"]), _room(plan_, sweep)]
         warnings = [*plan_["warnings"], *plan.sweep_warnings(plan_, sweep)]
         lines += [f"- warning, {each['class']}: {each['message']}" for each in warnings]
         lines += [f"- note, {each['class']}: {each['message']}" for each in plan_["notes"]]
@@ -140,6 +140,12 @@ def _memory(fit: Document) -> str:
         f"cache in {fit['mem_fraction_static']:g} of {fit['usable_gib']} GiB; "
         f"{fit['left_gib']} GiB are left to activations and graphs"
     )
+
+
+def _room(plan_: Document, sweep: dict) -> str:
+    tokens = sweep["input_tokens"] + sweep["output_tokens"]
+    at_once = plan.largest_concurrency(plan_, tokens)
+    return f"- requests of {tokens} tokens at once: {at_once or 'not known'}"
 
 
 def main() -> None:

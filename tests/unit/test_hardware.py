@@ -142,6 +142,20 @@ def test_live_state_is_null_where_the_driver_does_not_say(monkeypatch):
     assert state["sm_clock_mhz"] is None
 
 
+def test_a_gpu_that_was_lost_is_not_there(monkeypatch):
+    FakeNvml([gpu(0), gpu(1)]).install(monkeypatch)
+
+    def lost(handle):
+        if handle["uuid"] == "GPU-0abc":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return handle["capability"]
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", lost)
+    found = hardware.fingerprint()
+    assert [each["uuid"] for each in found["gpus"]] == ["GPU-1abc"]
+    assert found["links"] == []
+
+
 @pytest.mark.usefixtures("without_nvml")
 def test_live_state_without_a_gpu():
     state = hardware.live()

@@ -117,30 +117,33 @@ def live(uuids: list[str] | None = None) -> Document:
 def _found() -> Document:
     """Return the GPUs that this process may use, their links, and the driver's versions."""
     with _nvml() as handles:
-        if not handles:
+        gpus = [_asked(_gpu, handle) for handle in handles]
+        chosen = [
+            place for place, gpu in enumerate(gpus) if gpu and _is_visible(place, gpu["uuid"])
+        ]
+        if not chosen:
             return _NO_GPUS
-        gpus = [_gpu(handle) for handle in handles]
-        chosen = [place for place, gpu in enumerate(gpus) if _is_visible(place, gpu["uuid"])]
-        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        cuda = _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return {
             "gpus": [gpus[place] for place in chosen],
             "links": _links([handles[place] for place in chosen]),
-            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
-            "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
+            "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
 
 
 @contextmanager
 def _nvml() -> Iterator[list[Any]]:
-    """Yield the handles of all GPUs; none where NVML is absent or fails."""
+    """Yield the handles of all GPUs that answer; none where NVML is absent or fails."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         yield []
         return
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        yield [pynvml.nvmlDeviceGetHandleByIndex(place) for place in range(count)]
+        places = range(_asked(pynvml.nvmlDeviceGetCount) or 0)
+        handles = [_asked(pynvml.nvmlDeviceGetHandleByIndex, place) for place in places]
+        yield [handle for handle in handles if handle is not None]
     finally:
         pynvml.nvmlShutdown()
 
@@ -387,5 +390,5 @@ def _gib(size: int) -> float:
     return round(size / GIB, 1)
 
 
-def _text(value: str | bytes) -> str:
+def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
