@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bringup import artifact, redact
+from bringup import artifact
 from bringup.artifact import Document
 from bringup.report import compose, plots, points, render, text
 from bringup.report.documents import collect
@@ -20,15 +20,11 @@ __all__ = ["build", "document"]
 def document(
     *, experiments: Sequence[Document], documents: Iterable[Path], output: Path
 ) -> Document:
-    """Return the report as data, without secrets and home folders; arguments as for `build`.
+    """Return the report as data; arguments as for `build`.
 
     It is compared with, and remembered in, ``history.jsonl`` in ``output``.
     """
-    artefacts = collect(documents, output)
-    report: Document = text.without_homes(
-        redact.redacted(compose.compose(experiments, artefacts, output))
-    )
-    return report
+    return compose.compose(text.clean(experiments), collect(documents, output), output)
 
 
 def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> None:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bringup.artifact import Document
-from bringup.report import wording
+from bringup.report import text, wording
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -192,7 +192,7 @@ def _lines(members: Sequence[Document], measure: Measure) -> list[Line]:
 
 
 def _line(row: Document, measure: Measure) -> Line:
-    line = Line(row["name"], [], [], [], [], [])
+    line = Line(text.plain(row["name"], longest=60), [], [], [], [], [])
     for point in row["points"]:
         if point["unranked"] is None and point[measure.name] is not None:
             found = [each.get(measure.name) for each in point["repeats"] if not each["void"]]

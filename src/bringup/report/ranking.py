@@ -58,7 +58,8 @@ def _against(point: Document, others: Sequence[Document]) -> Document | None:
 
 def compare(point: Document, other: Document) -> Document:
     """Return how one point's throughput compares with another's (see ``stats.Difference``)."""
-    return asdict(stats.compare(_measured(other), _measured(point)))
+    found = asdict(stats.compare(_measured(other), _measured(point)))
+    return {key: round(each, 4) if isinstance(each, float) else each for key, each in found.items()}
 
 
 def _measured(point: Document) -> list[stats.Measured]:

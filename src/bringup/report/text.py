@@ -7,12 +7,17 @@ mean nothing".  HTML is escaped by the templates themselves.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from typing import Any
 
+from bringup.redact import redacted
+
 LONGEST = 400
 """Characters of one shown text; the artefact holds the rest."""
+
+LONGEST_SLUG = 100
 
 HOME = re.compile(r"(?<![\w.])(?:/home|/Users)/[^/\s\"':;,]+|(?<![\w./])/root(?=/)")
 """A home folder, which names a user."""
@@ -89,16 +94,21 @@ def heading_anchor(title: str) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name usable as a file name and an HTML id: letters, digits, ``.``, ``-``, ``_``."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_"
+    """Return a name usable as a file name and an HTML id; two names never become one."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:LONGEST_SLUG]
+    return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def without_homes(value: Any) -> Any:
-    """Return a JSON value in which no text holds a home folder or cannot be written as UTF-8."""
+def clean(value: Any) -> Any:
+    """Return a JSON value without secrets, without home folders, and writable as UTF-8."""
+    return _without_homes(redacted(value))
+
+
+def _without_homes(value: Any) -> Any:
     if isinstance(value, dict):
-        return {without_homes(key): without_homes(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_homes(item) for item in value]
+        return {_without_homes(key): _without_homes(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_homes(item) for item in value]
     if isinstance(value, str):
         return HOME.sub("~", value).encode("utf-8", "replace").decode()
     return value
