@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from bringup import resident
-from bringup.resident import CappedLog, Home, Spec, State
+from bringup.resident import Home, Spec, State
+from bringup.resident.log import CappedLog
+from bringup.resident.supervisor import TICK_S
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -118,7 +120,7 @@ def test_it_lives_as_long_as_the_last_workflow_that_uses_it(
     assert run_once(python(SLEEPER), tmp_path).pid == state.pid
     workflow.kill()
     workflow.wait()
-    time.sleep(3 * resident.TICK_S)
+    time.sleep(3 * TICK_S)
     assert not gone(state.pid)
     other.kill()
     other.wait()

@@ -14,6 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pynvml
 
@@ -77,11 +78,16 @@ def allowed(gpus: list[Gpu], names: str | None) -> list[Gpu]:
 
 def _look_at(index: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    used = 0.0
+    processes: list[Any] = []
+    with contextlib.suppress(pynvml.NVMLError_NotSupported):  # memory shared with the CPU: GB10
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        used = memory.used / memory.total
+    with contextlib.suppress(pynvml.NVMLError_NotSupported):  # under WSL, say
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     return Gpu(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
-        used=memory.used / memory.total,
+        used=used,
         processes=tuple(process.pid for process in processes),
     )
 

@@ -14,7 +14,7 @@ from bringup import resident
 from bringup.artifact import write_text
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.redact import redacted
-from bringup.resident import Home, State, locked
+from bringup.resident import Home, State
 from bringup.serving import devices, identity
 from bringup.serving.errors import Busy, Interrupted, ServerFailed
 from bringup.serving.server import Server, say
@@ -105,7 +105,7 @@ def reserve(
     """
     for _ in attempts(wait_s, "another job's use of this server"):
         with contextlib.suppress(BlockingIOError):
-            held.enter_context(locked(home.folder / "use", wait=False))
+            held.enter_context(home.used(shared=False, wait=False))
             break
     for _ in attempts(wait_s, f"{gpus or 'the'} free {'GPUs' if gpus else 'CPU'}"):
         with contextlib.ExitStack() as locks:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bringup.endpoint import NoReplyError, Reply
-from bringup.resident import NOTE
+from bringup.resident.log import NOTE
 from bringup.serving.errors import Cause
 from bringup.serving.identity import answers
 from bringup.serving.server import Server, say
