@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,7 +122,7 @@ def test_two_jobs_never_use_it_at_once(experiment: Any, tmp_path: Path) -> None:
 
 
 def test_two_experiments_never_use_one_device_at_once(experiment: Any, tmp_path: Path) -> None:
-    with lease(experiment(), log_dir=tmp_path), pytest.raises(Busy, match="free CPU"):
+    with lease(experiment(), log_dir=tmp_path), pytest.raises(Busy, match="the CPU"):
         use_once(experiment(name="other"), tmp_path, wait_s=0.3)
 
 
@@ -163,6 +165,21 @@ def test_an_api_key_is_used_and_hidden(experiment: Any, tmp_path: Path) -> None:
     assert "open-sesame" not in " ".join(boot.argv)
     assert "api_key='[hidden]'" in boot.log.read_text()
     assert "open-sesame" not in boot.log.read_text()
+
+
+def test_who_waits_is_told_how_it_stands(
+    experiment: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("bringup.serving.startup.REPORT_S", 0.2)
+    monkeypatch.setattr(leasing, "REPORT_S", 0.2)
+    with lease(experiment("--load-s", "1", "--chatter"), log_dir=tmp_path):
+        assert re.search(r"loading for \d+ s: Loading shards: 0\.\d s", capsys.readouterr().err)
+        with pytest.raises(Busy):
+            use_once(experiment(name="other"), tmp_path, wait_s=0.5)
+    assert "waiting for the CPU, 0 s so far" in capsys.readouterr().err
 
 
 # Failures that are facts about the experiment.
@@ -493,6 +510,20 @@ def test_locks_are_for_all_users(tmp_path: Path) -> None:
     path = devices.slot("GPU-x")
     assert path.stat().st_mode & 0o777 == 0o644
     assert path.parent.stat().st_mode & 0o7777 == 0o1777
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_can_take_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("BRINGUP_LOCKS", f"{folder}/locks")
+        devices.slot("GPU-x")
+        other = os.fork()
+        if not other:
+            os.setuid(65534)
+            with contextlib.ExitStack() as held:
+                os._exit(0 if devices.take_again(["GPU-x"], held) else 1)
+        assert os.waitpid(other, 0)[1] == 0
 
 
 def test_a_link_is_no_lock(tmp_path: Path) -> None:

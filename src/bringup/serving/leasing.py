@@ -107,7 +107,7 @@ def reserve(
         with contextlib.suppress(BlockingIOError):
             held.enter_context(home.used(shared=False, wait=False))
             break
-    for _ in attempts(wait_s, f"{gpus or 'the'} free {'GPUs' if gpus else 'CPU'}"):
+    for _ in attempts(wait_s, f"{gpus} free GPUs" if gpus else "the CPU"):
         with contextlib.ExitStack() as locks:
             state = home.live()
             if state:
