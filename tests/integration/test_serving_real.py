@@ -123,7 +123,7 @@ def test_one_load_for_all_jobs_until_its_scheduler_dies(
         assert answer["choices"][0]["message"]["content"] == "391"
         with pytest.raises(Busy, match="this server"):  # two workflows, one server
             lease(spec(), log_dir=tmp_path, wait_s=0.5).__enter__()
-        with pytest.raises(Busy, match="the CPU|free GPUs"):  # two workflows, one machine
+        with pytest.raises(Busy, match=r"the CPU|free GPUs"):  # two workflows, one machine
             lease(spec(name="other"), log_dir=tmp_path, wait_s=0.5).__enter__()
     assert first.model_info["model_path"] == str(MODEL)
     assert first.server_info["version"]
