@@ -204,7 +204,7 @@ def test_words_that_are_only_quoted_are_no_failure(tmp_path: Path) -> None:
         *START,
     )
     assert failure(log) is None
-    assert diagnose(log)["class"] == "unfinished"
+    assert diagnose(log)["class"] == "stopped"
 
 
 def test_a_ready_server_that_dies_is_a_failure(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Course:
 
     stage: str = "start"
     ready: bool = False
+    told_to_stop: bool = False
     dead: bool = False
     findings: dict[str, Finding] = field(default_factory=dict)
     """The first finding of each strength."""
@@ -149,13 +150,17 @@ def quoted(line: Line) -> str:
 
 def _advance(course: Course, line: Line) -> None:
     start = line.text[:LONGEST_QUOTE]
-    for step in table("failures")["stages"]:
+    signs = table("failures")
+    for step in signs["stages"]:
         if step["pattern"].search(start):
             course.stage = step["stage"]
-            course.ready = course.ready or course.stage == "serving"
-    course.dead = course.dead or any(
-        sign["pattern"].search(start) for sign in table("failures")["death"]
-    )
+    if course.stage == "serving" and not course.ready:
+        course.ready = True
+        course.findings.clear()  # whatever they were, the server survived them
+    if any(sign["pattern"].search(start) for sign in signs["stop"]):
+        course.told_to_stop = True
+    elif any(sign["pattern"].search(start) for sign in signs["death"]):
+        course.dead = course.dead or not course.told_to_stop
 
 
 def _finding(line: Line, stage: str, before: Iterable[Line]) -> Finding | None:
@@ -207,7 +212,7 @@ def _without_a_cause(
     if exit_code is not None and exit_code < 0:
         return "crashed-by-signal", f"{at}, {signal.Signals(-exit_code).name}"
     ended = "" if exit_code is None else f", exit code {exit_code}"
-    return "unfinished", f"{at}{ended}"
+    return ("stopped" if course.ready else "unfinished"), f"{at}{ended}"
 
 
 def _reason(class_: str, message: str, evidence: Iterable[Line], rule: Rule) -> Document:

@@ -66,7 +66,7 @@ def server_document(
         boot=boot,
         argv=redacted(list(argv)),
         gpus=list(gpus),
-        **_as_it_is(asked, server_info, model_info, observed),
+        **as_it_turned_out(asked, server_info, model_info, observed),
         load_s=round(load_s, 1),
         environment=_of_consequence(plan.get("env", {}) if environment is None else environment),
         live=dict(live),
@@ -99,7 +99,7 @@ def failed_document(
         boot=boot,
         argv=redacted(list(argv)),
         gpus=list(gpus),
-        **_as_it_is(asked, {}, {}, observe(log)),
+        **as_it_turned_out(asked, {}, {}, observe(log)),
         load_s=None,
         environment=_of_consequence(plan.get("env", {}) if environment is None else environment),
         live={},
@@ -154,7 +154,7 @@ def backends(
     return found
 
 
-def _as_it_is(
+def as_it_turned_out(
     asked: Mapping[str, Any],
     server_info: Mapping[str, Any],
     model_info: Mapping[str, Any],

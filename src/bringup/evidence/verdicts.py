@@ -21,20 +21,14 @@ UNDECIDED = (None, "", "auto", "None")
 def deciding(module: str, asked: Mapping[str, Any], resolved: Mapping[str, Any]) -> Document:
     """Return ``{flag, formats}`` of the flag that decides what runs ``module``.
 
-    It is the first of the module's flags that was asked for, else the first that the server
-    resolved, else its main flag.  ``formats`` are the number formats that the flag speaks for, None
-    for all.
+    ``formats`` are the number formats whose kernels the flag speaks for; None for all of them.
     """
     flags = table("resolved_fields")["modules"][module]
     for said in (asked, resolved):
         for row in flags:
             if said.get(row["flag"]) not in UNDECIDED:
-                return _deciding(row)
-    return _deciding(flags[0] if len(flags) == 1 else flags[-1])
-
-
-def _deciding(row: Mapping[str, Any]) -> Document:
-    return {"flag": row["flag"], "formats": row.get("formats")}
+                return {"flag": row["flag"], "formats": row.get("formats")}
+    return {"flag": flags[-1]["flag"], "formats": None}
 
 
 def verdict(module: str, asked: Any, resolved: Any, used: str | None) -> str:
