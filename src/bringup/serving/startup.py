@@ -34,11 +34,13 @@ class Limits:
         first_s: from its start, even if its log stands still: a first start compiles kernels, in
             silence, for 10-30 minutes (vLLM #48031).
         silence_s: since its log last grew, after that.
+        still_s: a log that has not grown for so long does not count as growing at ``max_s``.
     """
 
     max_s: float
     first_s: float = 1800.0
     silence_s: float = 600.0
+    still_s: float = 60.0
 
 
 class Patience:
@@ -57,10 +59,17 @@ class Patience:
         if (status.st_ino, status.st_size) != self._seen:  # a capped log may shrink, renewed
             self._seen = (status.st_ino, status.st_size)
             self._grew_at = seconds
-        silent = seconds > self._grew_at + self._limits.silence_s
-        if silent and seconds > min(self._limits.first_s, self._limits.max_s):
+        limits = self._limits
+        if seconds > limits.max_s:
+            return "silent" if self.silence > limits.still_s else "too-slow"
+        if seconds > limits.first_s and self.silence > limits.silence_s:
             return "silent"
-        return "too-slow" if seconds > self._limits.max_s else None
+        return None
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which the log has not grown."""
+        return self._server.seconds - self._grew_at
 
 
 class FirstAnswer(threading.Thread):
@@ -116,7 +125,8 @@ def wait_until_ready(server: Server, limits: Limits) -> float:
                 raise server.ended("start")
             if cause := patience.ended():
                 raise server.stopped(
-                    f"no answer {server.seconds:.0f} s after its start; {WORDS[cause]}",
+                    f"no answer {server.seconds:.0f} s after its start; "
+                    f"its log last grew {patience.silence:.0f} s ago",
                     "start",
                     cause,
                 )
@@ -130,9 +140,6 @@ def wait_until_ready(server: Server, limits: Limits) -> float:
     if answer.reply is None or not is_answer(answer.reply):
         raise failed_to_answer(server, answer.reply)
     return seconds
-
-
-WORDS = {"silent": "its log stands still", "too-slow": "its log still grows"}
 
 
 def failed_to_answer(server: Server, reply: Reply | None) -> Exception:
