@@ -8,9 +8,10 @@ inside HTTP 200 counts as success, and `/server_info` is fetched inside the time
 0.5.23, benchmark/serving.py).  So its request functions send the requests, each is recorded as it
 starts and ends, and the figures are computed elsewhere from the records.
 
-Two more of its habits are changed: random prompts start with different tokens, so that none is
+Three more of its habits are changed.  Random prompts start with different tokens, so that none is
 found in the prefix cache (its ``random-ids`` prompts are runs of consecutive ids, which repeat in
-a small vocabulary), and they never hold special tokens.
+a small vocabulary), and hold no special tokens.  No tokenizer is loaded: the client would allow
+it to run code that comes with the checkpoint, and needs it only to count tokens again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 MODULES = ("sglang.benchmark.serving", "sglang.bench_serving")
 """Where the client lies: since 0.5.2x, and before (0.5.13.post1 has only the second)."""
@@ -65,29 +68,24 @@ def run(argv: list[str], output: str) -> None:
     module = warm()
     own, argv = _own_arguments(argv)
     recorder = Recorder(module, float(own[TIMEOUT]) if TIMEOUT in own else None)
-    senders, dataset, system_argv = dict(module.ASYNC_REQUEST_FUNCS), module.get_dataset, sys.argv
-    module.ASYNC_REQUEST_FUNCS.update({k: recorder.recording(v) for k, v in senders.items()})
-    module.get_dataset = _distinct_prompts(module, dataset)
-    environment = dict(os.environ)
-    if API_KEY in own:
-        os.environ["OPENAI_API_KEY"] = own[API_KEY]
-    sys.argv = [module.__file__, *argv]
+    senders = {name: recorder.recording(f) for name, f in module.ASYNC_REQUEST_FUNCS.items()}
     failure = ""
-    try:
-        exec(_main(module), vars(module))
-    except (Exception, SystemExit) as error:
-        # Its summary fails where nothing succeeded; the records say so better.
-        failure = f"{type(error).__name__}: {error}"
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv = system_argv
-        module.get_dataset = dataset
-        module.ASYNC_REQUEST_FUNCS.update(senders)
+    with (
+        mock.patch.dict(module.ASYNC_REQUEST_FUNCS, senders),
+        mock.patch.object(module, "get_dataset", _distinct_prompts(module)),
+        mock.patch.object(module, "get_tokenizer", Uncounted),
+        mock.patch.object(module, "check_chat_template", lambda model: True),
+        mock.patch.dict(os.environ, {"OPENAI_API_KEY": own[API_KEY]} if API_KEY in own else {}),
+        mock.patch.object(sys, "argv", [module.__file__, *argv]),
+    ):
+        try:
+            exec(_main(module), vars(module))
+        except (Exception, SystemExit) as error:
+            # Its summary fails where nothing succeeded; the records say so better.
+            failure = f"{type(error).__name__}: {error}"
     if not recorder.records:
         raise RuntimeError(f"the load client sent nothing ({failure or 'and said nothing'})")
-    with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - read by any interpreter
-        json.dump(recorder.document(), file)
+    Path(output).write_text(json.dumps(recorder.document()), encoding="utf-8")
 
 
 class Recorder:
@@ -175,13 +173,25 @@ def _record(seen: Any, sent_s: float) -> dict[str, Any]:
     }
 
 
-def _distinct_prompts(module: Any, dataset: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the client's ``get_dataset``, which makes ``random-ids`` prompts our way."""
+class Uncounted:
+    """Stands for a tokenizer: the client counts tokens again with it, which nobody reads here."""
+
+    def __init__(self, *_: Any) -> None:
+        self.vocab_size = 0
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        """Return no tokens."""
+        return []
+
+
+def _distinct_prompts(module: Any) -> Callable[..., Any]:
+    """Return what stands for the client's ``get_dataset``: random prompts, made our way."""
+    dataset = module.get_dataset
 
     def get_dataset(args: Any, tokenizer: Any, model_id: Any = None) -> Any:
         if args.dataset_name != "random-ids":
             return dataset(args, tokenizer, model_id)
-        ids = _ordinary_ids(tokenizer)
+        ids = ordinary_ids(args.tokenizer)
         chance = random.Random(args.seed)
         first = ids * math.ceil(args.num_prompts / len(ids))
         chance.shuffle(first)
@@ -197,10 +207,21 @@ def _distinct_prompts(module: Any, dataset: Callable[..., Any]) -> Callable[...,
     return get_dataset
 
 
-def _ordinary_ids(tokenizer: Any) -> list[int]:
-    """Return the ids of a vocabulary that stand for text, in ascending order."""
-    special = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
-    return sorted(set(tokenizer.get_vocab().values()) - special)
+def ordinary_ids(folder: str) -> list[int]:
+    """Return token ids that stand for text, in ascending order, from a checkpoint's files.
+
+    Without a ``tokenizer.json`` they are the middle half of the vocabulary: special tokens lie at
+    its ends.
+    """
+    tokenizer = Path(folder, "tokenizer.json")
+    if not tokenizer.exists():
+        config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+        size = (config.get("text_config") or config)["vocab_size"]
+        return list(range(size // 4, size - size // 4))
+    content = json.loads(tokenizer.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    return sorted(set(ids) - {added["id"] for added in content.get("added_tokens", [])})
 
 
 def _own_arguments(argv: list[str]) -> tuple[dict[str, str], list[str]]:
