@@ -9,7 +9,6 @@ memory, and leaves everything before a defect usable.
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import math
 import re
@@ -20,10 +19,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 BLOCK = 4 << 20
-"""Characters decoded at a time."""
+"""Bytes decoded at a time."""
 
 LARGEST_EVENT = 16 << 20
 """Characters after which an event that does not end is taken for a defect."""
@@ -35,6 +34,7 @@ K = TypeVar("K", bound=Hashable)
 
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|^\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
+_GZIP = 16 + zlib.MAX_WBITS
 _STEP = re.compile(r"^step\[(\w+) bs=(\d+)")
 
 
@@ -105,13 +105,10 @@ def read(path: Path, label: Callable[[str], str | None] = lambda frame: None) ->
     trace = Trace(files=1)
     events = _Events(trace, label)
     try:
-        with _opened(path) as stream:
-            for event in _events(stream, trace):
-                events.count(event)
+        for event in _events(_blocks(path), trace):
+            events.count(event)
     except _DefectError as defect:
         trace.defects.append(f"{path.name}: {defect}")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        trace.defects.append(f"{path.name}: damaged gzip stream: {error}")
     events.finish()
     return trace
 
@@ -120,19 +117,37 @@ class _DefectError(Exception):
     """The trace cannot be read any further."""
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked if it is gzip, up to the place where it is damaged."""
     with path.open("rb") as stream:
         packed = stream.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+        stream.seek(0)
+        raw = iter(lambda: stream.read(BLOCK), b"")
+        yield from _unpacked(raw) if packed else raw
 
 
-def _events(stream: IO[bytes], trace: Trace) -> Iterator[Mapping[str, Any]]:
+def _unpacked(raw: Iterator[bytes]) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=_GZIP)
+    for block in raw:
+        while block:
+            if unpacker.eof:  # another member follows
+                unpacker = zlib.decompressobj(wbits=_GZIP)
+            try:
+                yield unpacker.decompress(block, BLOCK)
+            except zlib.error as error:
+                raise _DefectError(f"damaged gzip stream: {error}") from None
+            block = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+    if not unpacker.eof:
+        raise _DefectError("damaged gzip stream: cut off")
+
+
+def _events(blocks: Iterator[bytes], trace: Trace) -> Iterator[Mapping[str, Any]]:
     """Yield the events of a trace; note the devices that its head names."""
-    text = _Text(stream)
+    text = _Text(blocks)
     _seek_events(text, trace)
     decode = json.JSONDecoder().raw_decode
     while True:
-        text.drop(_BETWEEN.match(text.buffer, text.at).end())  # type: ignore[union-attr]
+        text.skip(_BETWEEN)
         if text.at == len(text.buffer):
             if not text.more():
                 raise _DefectError("cut off: the list of events does not end")
@@ -155,8 +170,8 @@ def _events(stream: IO[bytes], trace: Trace) -> Iterator[Mapping[str, Any]]:
 class _Text:
     """A window on a long text: what is read and not used yet."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._dropped = 0
         self.buffer = ""
@@ -167,14 +182,15 @@ class _Text:
         """Characters of the whole text in front of ``at``."""
         return self._dropped + self.at
 
-    def drop(self, at: int) -> None:
-        """Go on to ``at``."""
-        self.at = at
+    def skip(self, pattern: re.Pattern[str]) -> None:
+        """Go on behind what fits ``pattern``, within the buffer."""
+        match = pattern.match(self.buffer, self.at)
+        self.at = match.end() if match else self.at
 
     def more(self) -> bool:
         """Read another block behind what is left; False at the end."""
-        block = self._stream.read(BLOCK)
-        if not block:
+        block = next(self._blocks, None)
+        if block is None:
             return False
         self._dropped += self.at
         self.buffer = self.buffer[self.at :] + self._decoder.decode(block)
