@@ -33,9 +33,6 @@ SAME_TRACEBACK = 120
 MOST_OF_A_KIND = 1000
 """Lines that begin alike and are looked at; the rest of a flood is passed over."""
 
-STILL_AT_WORK_S = 120.0
-"""A log that grew this recently, in seconds, belongs to a server that makes progress."""
-
 Rule = dict[str, Any]
 
 
@@ -82,7 +79,7 @@ def diagnose(
     *,
     exit_code: int | None = None,
     timed_out: bool = False,
-    quiet_s: float | None = None,
+    growing: bool = False,
 ) -> Document:
     """Return the reason why the server with this log failed.
 
@@ -90,7 +87,7 @@ def diagnose(
         log: its log.
         exit_code: how the process ended, negative for a signal; None if it is not known.
         timed_out: whether it was stopped because its start took too long.
-        quiet_s: for a time-out, the seconds since the log last grew.
+        growing: for a time-out, whether the log still grew.
 
     Returns:
         A reason (`bringup.artifact.reason`) whose class is one of ``failures.yaml``.
@@ -102,7 +99,7 @@ def diagnose(
     found = course.harmful or course.cause()
     if found is not None and not (timed_out and found.strength == "echo"):
         return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
-    class_, message = _without_a_cause(course, exit_code, timed_out, quiet_s)
+    class_, message = _without_a_cause(course, exit_code, timed_out, growing)
     return _reason(class_, message, course.tail, {})
 
 
@@ -201,12 +198,11 @@ def _keep(course: Course, finding: Finding) -> bool:
 
 
 def _without_a_cause(
-    course: Course, exit_code: int | None, timed_out: bool, quiet_s: float | None
+    course: Course, exit_code: int | None, timed_out: bool, growing: bool
 ) -> tuple[str, str]:
     at = f"during {course.stage}"
     if timed_out:
-        working = quiet_s is not None and quiet_s < STILL_AT_WORK_S
-        return ("timeout-with-progress" if working else "timeout-without-progress"), at
+        return ("timeout-with-progress" if growing else "timeout-without-progress"), at
     if exit_code in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM):
         return "killed", f"{at}, exit code {exit_code}"
     if exit_code is not None and exit_code < 0:

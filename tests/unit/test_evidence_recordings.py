@@ -1,0 +1,126 @@
+"""Every recorded boot gets the right class and verdict.  Skipped where the recordings are not.
+
+What came of each boot was noted when it was recorded: whether it became ready, the error, and for
+those with a trace the kernels.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bringup.evidence import examine
+from bringup.paths import PROJECT
+
+RECORDINGS = PROJECT.parent / "shared/recordings"
+H200, CPU = "h200-sglang-0.5.16", "cpu-sglang-0.5.23"
+
+pytestmark = pytest.mark.skipif(
+    not RECORDINGS.is_dir(), reason=f"no recorded boots in {RECORDINGS}"
+)
+
+OUTCOMES = {
+    f"{CPU}/cpu-bf16": None,
+    f"{CPU}/cpu-bf16-marlin": None,
+    f"{CPU}/cpu-bf16-triton": None,
+    f"{CPU}/cpu-fp8": "unsupported",
+    f"{CPU}/cpu-int4": "compile-failure",
+    f"{CPU}/cpu-int4-marlin": "compile-failure",
+    f"{CPU}/cpu-mixed": "unsupported",
+    f"{CPU}/cpu-mxfp4": "unsupported",
+    f"{CPU}/cpu-nvfp4": "unsupported",
+    f"{CPU}/cpu-nvfp4-cutlass": "unsupported",
+    f"{CPU}/cpu-nvfp4-marlin": "unsupported",
+    f"{CPU}/cpu-nvfp4-triton": "unsupported",
+    f"{H200}/run-1/bf16-triton": None,
+    f"{H200}/run-1/fp8-cutlass": "unsupported",
+    f"{H200}/run-1/fp8-deep_gemm": None,
+    f"{H200}/run-1/fp8-triton": None,
+    f"{H200}/run-1/int4-marlin": "unfinished",
+    f"{H200}/run-1/mixed-marlin": "unfinished",
+    f"{H200}/run-1/nvfp4-marlin": "unfinished",
+    f"{H200}/run-2/bf16-auto": None,
+    f"{H200}/run-2/bf16-flashinfer_trtllm": "kernel-download",
+    f"{H200}/run-2/bf16-marlin": None,
+    f"{H200}/run-2/bf16-triton": None,
+    f"{H200}/run-2/bf16-triton_kernel": None,
+    f"{H200}/run-2/fp8-auto": None,
+    f"{H200}/run-2/fp8-cutlass": None,
+    f"{H200}/run-2/fp8-deep_gemm": "port-in-use",
+    f"{H200}/run-2/fp8-marlin": "unsupported",
+    f"{H200}/run-2/int4-auto": None,
+    f"{H200}/run-2/int4-cutlass": None,
+    f"{H200}/run-2/int4-flashinfer_trtllm": "unfinished",
+    f"{H200}/run-2/int4-marlin": None,
+    f"{H200}/run-2/mixed-auto": None,
+    f"{H200}/run-2/mxfp4-auto": "unsupported",
+    f"{H200}/run-2/nvfp4-cutlass": "unsupported",
+    f"{H200}/run-2/nvfp4-deep_gemm": "unsupported",
+    f"{H200}/run-2/nvfp4-experimental_sgl_marlin": None,
+    f"{H200}/run-2/nvfp4-flashinfer_cutedsl": "config-rejected",
+    f"{H200}/run-2/nvfp4-flashinfer_cutlass": "unsupported",
+    f"{H200}/run-2/nvfp4-flashinfer_trtllm": "unsupported",
+    f"{H200}/run-2/nvfp4-flashinfer_trtllm_routed": "unsupported",
+    f"{H200}/run-2/nvfp4-marlin": None,
+    f"{H200}/run-2/nvfp4_hq-marlin": None,
+    f"{H200}/run-2/nvfp4q-flashinfer_cutedsl": "unsupported",
+    f"{H200}/run-3/bf16-marlin": None,
+    f"{H200}/run-3/bf16-triton_kernel": None,
+    f"{H200}/run-3/fp8-deep_gemm": None,
+    f"{H200}/run-3/mixed-auto": None,
+    f"{H200}/run-3/nvfp4-experimental_sgl_marlin": None,
+    f"{H200}/run-3/nvfp4-marlin-fa3": "missing-kernel",
+    f"{H200}/run-3/nvfp4-marlin-flashinfer": "unfinished",
+    f"{H200}/run-3/nvfp4-marlin-solo": None,
+}
+
+EXPERTS = {
+    # asked, used, verdict: by the trace
+    f"{H200}/run-1/bf16-triton": ("triton", "triton", "confirmed"),
+    f"{H200}/run-2/fp8-cutlass": ("cutlass", "cutlass", "confirmed"),
+    f"{H200}/run-2/int4-marlin": ("marlin", "marlin", "confirmed"),
+    f"{H200}/run-2/nvfp4-marlin": ("marlin", "marlin", "confirmed"),
+    # by the log
+    f"{H200}/run-2/int4-cutlass": ("cutlass", "marlin", "fell-back"),
+    f"{H200}/run-2/int4-auto": ("auto", "marlin", "confirmed"),
+    f"{H200}/run-2/bf16-marlin": ("marlin", "triton", "fell-back"),
+    f"{H200}/run-3/bf16-marlin": ("marlin", "triton", "fell-back"),
+    f"{H200}/run-2/bf16-triton": ("triton", "triton", "confirmed"),
+    f"{H200}/run-2/bf16-auto": ("auto", "triton", "confirmed"),
+    f"{H200}/run-1/fp8-triton": ("triton", "triton", "confirmed"),
+    # neither tells
+    f"{H200}/run-2/nvfp4_hq-marlin": ("marlin", None, "unverified"),
+    f"{H200}/run-3/nvfp4-marlin-solo": ("marlin", None, "unverified"),
+    f"{H200}/run-1/fp8-deep_gemm": ("deep_gemm", None, "unverified"),
+    f"{H200}/run-2/mixed-auto": ("auto", None, "unverified"),
+}
+
+
+def examined(name: str) -> dict:
+    log = RECORDINGS / f"{name}.log"
+    info = log.with_suffix(".server_info.json")
+    trace = log.with_suffix(".trace.json.gz")
+    return examine(
+        log,
+        json.loads(info.read_text()) if info.is_file() else None,
+        [trace] if trace.is_file() else [],
+    )
+
+
+def test_no_recording_is_left_out() -> None:
+    logs = {str(log.relative_to(RECORDINGS))[:-4] for log in RECORDINGS.rglob("*.log")}
+    assert logs == set(OUTCOMES)
+
+
+@pytest.mark.parametrize(("name", "class_"), OUTCOMES.items(), ids=OUTCOMES)
+def test_outcomes(name: str, class_: str | None) -> None:
+    document = examined(name)
+    assert (document["failure"] or {}).get("class") == class_
+    assert document["outcome"] == {None: "ready", "unfinished": "unfinished"}.get(class_, "failed")
+
+
+@pytest.mark.parametrize(("name", "expected"), EXPERTS.items(), ids=EXPERTS)
+def test_experts(name: str, expected: tuple[str | None, ...]) -> None:
+    row = examined(name)["backends"]["experts"]
+    assert (row["asked"], row["used"], row["verdict"]) == expected
