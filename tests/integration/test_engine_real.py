@@ -165,18 +165,19 @@ def test_the_patch_shows_in_the_log_and_in_an_answer_and_its_engine_can_bench(pa
     with served(patched, log) as url:
         with urllib.request.urlopen(f"{url}/model_info", timeout=10) as answer:
             assert json.load(answer)["patched"] == "announce of sglang-bringup"
-        output = tmp_path / "bench.jsonl"
+        output = tmp_path / "records.json"
         arguments = [
             "--backend", "sglang", "--base-url", url, "--dataset-name", "random-ids",
             "--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "8",
             "--random-range-ratio", "1", "--max-concurrency", "1", "--seed", "1",
             "--tokenizer", str(paths.PROJECT / "resources/arithmetic-moe/bf16"),
-            "--output-file", str(output),
+            "--output-file", str(tmp_path / "summary.jsonl"),
         ]  # fmt: skip
-        request = {"command": "bench", "argv": arguments}
+        request = {"command": "bench", "argv": arguments, "output": str(output)}
         done = worker.ask(patched, request, log=tmp_path / "bench.log")
         assert done["ok"], done
-        assert json.loads(output.read_text())["completed"] == 2
+        records = json.loads(output.read_text())["records"]
+        assert [record["error"] for record in records[-2:]] == [None, None]
     said = "This SGLang carries the patch announce of sglang-bringup."
     deadline = time.monotonic() + 10
     while said not in log.read_text():

@@ -49,15 +49,26 @@ def get_quant_config(model, load, packed):
 """,
     "srt/models/qwen3_moe.py": "\nclass Qwen3MoeForCausalLM(object):\n    pass\n",
     "bench_serving.py": """
-import os, sys
+import asyncio, os, sys, time
+
+class Seen:
+    success, error, start_time = True, "", 0.0
+    prompt_len, output_len, ttft, itl = 8, 2, 0.1, [0.1]
+
+async def send(request_func_input, pbar=None):
+    return Seen()
+
+ASYNC_REQUEST_FUNCS = {"sglang": send}
+get_dataset = get_tokenizer = check_chat_template = None
+
 if __name__ == "__main__":
     print("benchmark of", sys.argv[1:])
     if "--fail" in sys.argv:
         sys.exit(3)
     if "--hang" in sys.argv:
-        import time
         print("pid", os.getpid(), flush=True)
         time.sleep(600)
+    asyncio.run(ASYNC_REQUEST_FUNCS["sglang"](None))
 """,
     "launch_server.py": 'print("one")\nprint("two")\nprint("three")\n',
 }

@@ -171,12 +171,15 @@ def ask(document: Any, log: Path, **request: Any) -> dict[str, Any]:
 
 def test_one_process_answers_all_and_keeps_output_apart(python, tmp_path):
     document = built(python, tmp_path)
-    good = ask(document, tmp_path / "good.log", command="bench", argv=["--num-prompts", "3"])
-    bad = ask(document, tmp_path / "bad.log", command="bench", argv=["--fail"])
+    bench: dict[str, Any] = {"command": "bench", "output": str(tmp_path / "records.json")}
+    assert ask(document, tmp_path / "warm.log", command="warm") == {"ok": True}
+    good = ask(document, tmp_path / "good.log", **bench, argv=["--num-prompts", "3"])
+    bad = ask(document, tmp_path / "bad.log", **bench, argv=["--fail"])
     assert good == {"ok": True}
     assert (tmp_path / "good.log").read_text() == "benchmark of ['--num-prompts', '3']\n"
+    assert len(json.loads((tmp_path / "records.json").read_text())["records"]) == 1
     assert bad["ok"] is False
-    assert "exit code 3" in bad["error"]
+    assert "SystemExit: 3" in bad["error"]
     assert bad["output"][0] == "benchmark of ['--fail']"
     assert len(list((tmp_path / "run").iterdir())) == 1, "one resident process"
 
@@ -184,7 +187,7 @@ def test_one_process_answers_all_and_keeps_output_apart(python, tmp_path):
 def test_engines_that_are_the_same_build_share_a_process(python, tmp_path):
     one = built(python, tmp_path)
     other = {**one, "engine": "another name"}
-    ask(other, tmp_path / "x.log", command="warm", commands=["read", "bench"])
+    ask(other, tmp_path / "x.log", command="warm")
     assert len(list((tmp_path / "run").iterdir())) == 1
 
 
@@ -192,7 +195,7 @@ def test_a_client_that_goes_away_ends_its_benchmark(python, tmp_path):
     document = built(python, tmp_path)
     log = tmp_path / "bench.log"
     (home,) = (tmp_path / "run").iterdir()
-    request = {"command": "bench", "argv": ["--hang"], "log": str(log)}
+    request = {"command": "bench", "argv": ["--hang"], "output": "x.json", "log": str(log)}
     with resident.running(worker.process(document), log=tmp_path / "x.log", idle_s=60):
         client = socket.socket(socket.AF_UNIX)
         client.connect(str(home / "socket"))
@@ -225,6 +228,33 @@ def gone(pid: int) -> bool:
 def test_an_unknown_command_is_answered(python, tmp_path):
     answer = ask(built(python, tmp_path), tmp_path / "x.log", command="dance")
     assert answer["ok"] is False
+
+
+def test_what_was_deleted_from_the_cache_is_made_again(python, tmp_path):
+    document = built(python, tmp_path, patch_file(tmp_path))
+    (overlay,) = (paths.actual(each) for each in document["pythonpath"])
+    engine.restore(document)
+    overlay.rename(tmp_path / "away")
+    engine.restore(document)
+    assert "two, patched" in (overlay / "sglang/launch_server.py").read_text()
+
+    overlay.rename(tmp_path / "away again")
+    patch_file(tmp_path, PATCH.replace("patched", "patched otherwise"))
+    with pytest.raises(environment.EnvironmentUnusableError, match="engine mine"):
+        engine.restore(document)
+
+
+def test_the_stand_in_names_the_kernel_that_was_called(monkeypatch):
+    monkeypatch.syspath_prepend(str(environment.STAND_IN))
+    import sgl_kernel
+    from sgl_kernel import gemm  # any name is there
+
+    assert gemm.__name__ == "gemm"
+    with pytest.raises(RuntimeError, match=r"sgl_kernel\.gemm was called.*no CUDA"):
+        gemm(1, out=2)
+    assert not hasattr(sgl_kernel, "__wrapped__")
+    with pytest.raises(ModuleNotFoundError):
+        import sgl_kernel.scalar_type
 
 
 def test_the_tree_hash_is_of_names_and_contents(tmp_path):

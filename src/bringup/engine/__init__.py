@@ -73,6 +73,35 @@ def build(entry: dict[str, Any], *, engine_name: str, cuda: bool, log: Path) -> 
     return _proven(document, answer, built)
 
 
+def restore(document: Document) -> None:
+    """Make again what an engine document names, where it was deleted from the cache since.
+
+    Raises:
+        environment.EnvironmentUnusableError: the base could not be had, or is another one now.
+        ConnectionError: a patch or a git ref could not be fetched, and no copy is cached.
+    """
+    if document["status"] != "ok" or _whole(document):
+        return
+    base = document["base"]
+    git = {"git": {key: base["git"][key] for key in ("url", "ref")}} if "git" in base else base
+    assembly.assemble({**git, "patches": [patch["source"] for patch in document["patches"]]})
+    if not _whole(document):
+        raise environment.EnvironmentUnusableError(
+            f"engine {document['engine']} can't be made again as it was: remove its engine.json"
+        )
+
+
+def _whole(document: Document) -> bool:
+    """Tell whether everything that an engine's processes start with is there."""
+    python = paths.actual(document["python"])
+    made_here = document["python"].startswith("{cache}/envs/")
+    finished = not made_here or (python.parents[1] / environment.RECEIPT).is_file()
+    return finished and all(
+        paths.actual(each).exists()
+        for each in (document["python"], document["file"], *document["pythonpath"])
+    )
+
+
 def _refused(engine_name: str, refused: BaseRefusedError, *, cuda: bool) -> Document:
     """Return the document of an engine that has no base."""
     cause = artifact.reason(
@@ -170,4 +199,4 @@ def _renames() -> tuple[dict[str, str], ...]:
     return tuple(table["rows"])
 
 
-__all__ = ["SCHEMA", "build", "renamed", "worker"]
+__all__ = ["SCHEMA", "build", "renamed", "restore", "worker"]

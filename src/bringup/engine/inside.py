@@ -12,8 +12,8 @@ meanwhile.  The answer is one line too: ``{"ok": true, …}`` or ``{"ok": false,
 
 ``inspect``  {markers: [{file, text}, …]} → what this build is and accepts
 ``read``     {folder, trust_remote_code} → how its config classes read a checkpoint's metadata
-``bench``    {argv: [argument, …]} → runs its serving benchmark in this process
-``warm``     {commands: [command, …]} → imports what they need, so that none of them does later
+``bench``    {argv: [argument, …], output: file} → runs its load client (`bringup.load.client`)
+``warm``     imports what ``bench`` needs, so that no measurement waits for it
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import contextlib
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
-import runpy
 import select
 import signal
 import socket
@@ -33,11 +33,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 TAIL_LINES = 20
 """Lines of a failed command's output that go into the answer."""
+
+LOAD_CLIENT = Path(__file__).parents[1] / "load" / "client.py"
 
 CONFIG_FIELDS = ("group_size", "kv_cache_quant_algo", "kv_cache_scheme", "weight_block_size")
 """Attributes of a build's quantization config that say how weights and KV cache are stored."""
@@ -166,36 +169,31 @@ def has_model_class(architecture: str) -> bool:
 
 
 def bench(request: dict[str, Any]) -> dict[str, Any]:
-    """Run the build's serving benchmark with ``argv``, as its command line would."""
-    module = bench_module()
-    sys.argv = [module, *request["argv"]]
-    sys.modules.pop(module, None)  # its imports stay; itself it is run anew
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code:
-            raise RuntimeError(f"the benchmark ended with exit code {end.code}") from None
+    """Run the build's load client with ``argv``; what it saw goes to the file ``output``."""
+    load_client().run(request["argv"], request["output"])
     return {}
 
 
-def bench_module() -> str:
-    """Return the name of the serving benchmark: it moved in 0.5.2x."""
-    import sglang
-
-    moved = (Path(sglang.__file__).parent / "benchmark" / "serving.py").is_file()
-    return "sglang.benchmark.serving" if moved else "sglang.bench_serving"
+@cache
+def load_client() -> Any:
+    """Return our driver of the load client, by its place: nothing of ours is installed here."""
+    spec = importlib.util.spec_from_file_location("bringup_load_client", LOAD_CLIENT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def warm(request: dict[str, Any]) -> dict[str, Any]:
-    """Import what the named commands import; this command runs before the fork."""
-    for command in request["commands"]:
-        prepare(command)
+    """Answer when the imports are done: `prepare` has made them."""
     return {}
 
 
 def prepare(command: str) -> None:
-    """Import what ``command`` needs."""
-    for module in NEEDS[command]():
+    """Import what ``command`` needs: before the fork, so that it is there for the next one too."""
+    if command in ("bench", "warm"):
+        load_client().warm()
+    for module in NEEDS.get(command, ()):
         importlib.import_module(module)
 
 
@@ -206,16 +204,15 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "warm": warm,
 }
 
-NEEDS: dict[str, Callable[[], list[str]]] = {
-    "inspect": lambda: ["sglang.srt.server_args"],
-    "read": lambda: [
+NEEDS = {
+    "inspect": ["sglang.srt.server_args"],
+    "read": [
         "sglang.srt.configs.model_config",
         "sglang.srt.configs.load_config",
         "sglang.srt.model_loader.weight_utils",
     ],
-    "bench": lambda: [bench_module()],
-    "warm": list,
 }
+"""What commands import of SGLang."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -268,8 +265,6 @@ def take(client: socket.socket, listener: socket.socket) -> None:
     try:
         request = json.loads(line)
         prepare(request["command"])
-        if request["command"] == "warm":
-            warm(request)
     except Exception as error:
         traceback.print_exc()
         send(client, {"ok": False, "error": f"{type(error).__name__}: {error}", "output": []})

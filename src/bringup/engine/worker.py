@@ -25,7 +25,7 @@ CONNECT_S = 60.0
 """Longest time that an engine's process gets to open its socket (it imports nothing before)."""
 
 
-class EngineSilentError(RuntimeError):
+class EngineSilentError(OSError):
     """The engine's process gave no answer: it could not start, or died over the question."""
 
 
