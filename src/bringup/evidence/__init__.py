@@ -4,6 +4,7 @@ from bringup.evidence.diagnosis import diagnose, failure
 from bringup.evidence.examine import examine
 from bringup.evidence.kernels import kernels_document, profile_request
 from bringup.evidence.log import DecodeLine, PrefillLine, decode_lines, prefill_lines, traffic
+from bringup.evidence.profiling import take_kernels
 from bringup.evidence.server import SCHEMA, failed_document, server_document
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "prefill_lines",
     "profile_request",
     "server_document",
+    "take_kernels",
     "traffic",
 ]
