@@ -318,12 +318,34 @@ def test_a_git_base_is_its_python_over_the_releases_compiled_parts(repository):
     commit = repository.commit({"python/sglang/srt/new.py": "new = 1\n"}, "feature")
     found = base.find({"git": {"url": repository.url, "ref": "feature"}})
     assert found.description["git"] == {
-        "url": repository.url, "ref": "feature", "commit": commit, "release": "0.5.13",
-    }  # fmt: skip
+        "url": repository.url,
+        "ref": "feature",
+        "pinned": False,
+        "commit": commit,
+        "release": "0.5.13",
+        "moved_to": None,
+    }
     assert found.overlay == found.package.parent
     assert (found.package / "srt/new.py").read_text() == "new = 1\n"
     assert (found.package / "srt/core.so").read_bytes() == b"compiled"
     assert not (found.package / "gone_since.py").exists()
+
+
+def test_a_git_base_stays_what_it_was_and_tells_of_moves(repository, tmp_path):
+    repository.git("checkout", "--quiet", "-B", "feature")
+    first = repository.commit({"python/sglang/srt/new.py": "new = 1\n"}, "feature")
+    entry = {"git": {"url": repository.url, "ref": "feature"}}
+    base.find(entry)
+    second = repository.commit({"python/sglang/srt/new.py": "new = 2\n"}, "more")
+    moved = base.find(entry).description["git"]
+    assert (moved["commit"], moved["moved_to"]) == (first, second)
+    pinned = base.find({"git": {"url": repository.url, "ref": second}})
+    assert pinned.description["git"]["pinned"] is True
+    assert (pinned.package / "srt/new.py").read_text() == "new = 2\n"
+    repository.folder.rename(tmp_path / "unplugged")
+    assert base.find(entry).description["git"]["cached"] is True
+    with pytest.raises(ConnectionError):
+        base.find({"git": {"url": repository.url, "ref": "never-seen"}})
 
 
 @pytest.mark.parametrize(

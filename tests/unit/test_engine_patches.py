@@ -13,6 +13,7 @@ from bringup.engine.patches import Patch, marker, parsed, refusal
 
 ONE = f"{PACKAGE}/srt/one.py"
 TWO = f"{PACKAGE}/srt/two.py"
+LINK = f"{PACKAGE}/srt/link.py"
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +235,8 @@ def compiled_diff(path: str) -> str:
          "does-not-apply", "binary"),
         (f"diff --git a/{ONE} b/{ONE}\nBinary files a/{ONE} and b/{ONE} differ\n",
          "does-not-apply", "binary"),
+        (f"diff --git a/{LINK} b/{LINK}\nnew file mode 120000\n--- /dev/null\n+++ b/{LINK}\n"
+         "@@ -0,0 +1 @@\n+/etc/passwd\n", "does-not-apply", "link"),
         ("".join(PLAIN.replace("one", f"f{i}") for i in range(400)), "too-large", "400 files"),
     ],
 )  # fmt: skip

@@ -55,6 +55,7 @@ def build(entry: dict[str, Any], *, engine_name: str, cuda: bool, log: Path) -> 
     )
     for attempt in built.attempts:
         print(f"{attempt.name}: {attempt.outcome.result}: {attempt.outcome.message}")
+        print("\n".join(attempt.outcome.excerpt))
     if failure := built.failure:
         return {**document, "status": "failed", "reason": failure}
     answer = worker.ask(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bringup import paths
+from bringup import artifact, paths
 from bringup.artifact import Document
 from bringup.engine import environment, overlay
 from bringup.engine.patches import ROOT, Outcome, Result, place
-from bringup.engine.repository import Repository, UnreachableError
+from bringup.engine.repository import COMMIT, Repository, UnreachableError
 
 HEAD = "refs/bringup/base"
 
@@ -87,18 +87,44 @@ def _at_ref(url: str, ref: str) -> Base:
     """Return the Python of a git ref over the compiled parts of the release before it."""
     repository = Repository(url)
     with repository.locked():
-        resolved = _resolved(repository, url, ref)
-        under = _release(resolved["release"])
-        key = f"{resolved['commit']}-{under.key}"
+        found = _known(repository, ref) or _resolved(repository, url, ref)
+        under = _release(found["release"])
+        key = f"{found['commit']}-{under.key}"
         folder = paths.cache() / "overlays" / f"git-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         if not folder.is_dir():
-            _lay_over(repository, resolved["commit"], under.package, folder)
-    return Base({"git": resolved}, key, under.python, folder / "sglang", folder)
+            _lay_over(repository, found["commit"], under.package, folder)
+    return Base({"git": found}, key, under.python, folder / "sglang", folder)
+
+
+def _known(repository: Repository, ref: str) -> Document | None:
+    """Return what a ref stood for when it was first used; where it is now, if it can be asked."""
+    file = _record(repository, ref)
+    if not file.is_file():
+        return None
+    found = artifact.read(file)
+    if not found["pinned"]:
+        try:
+            now = repository.resolve(ref)
+        except UnreachableError:
+            return {**found, "cached": True}
+        found["moved_to"] = now if now != found["commit"] else None
+    return found
+
+
+def _record(repository: Repository, ref: str) -> Path:
+    return repository.folder / "bases" / f"{hashlib.sha256(ref.encode()).hexdigest()[:16]}.json"
 
 
 def _resolved(repository: Repository, url: str, ref: str) -> Document:
-    """Return ``{url, ref, commit, release}``; the commit changes nothing compiled since then."""
-    asked: Document = {"url": url, "ref": ref, "commit": None, "release": None}
+    """Return what a ref stands for; the commit changes nothing compiled since its release."""
+    asked: Document = {
+        "url": url,
+        "ref": ref,
+        "pinned": bool(COMMIT.fullmatch(ref)),
+        "commit": None,
+        "release": None,
+        "moved_to": None,
+    }
 
     def refused(result: Result, message: str, excerpt: Iterable[str] = ()) -> BaseRefusedError:
         return BaseRefusedError({"git": asked}, Outcome(result, message, tuple(excerpt)))
@@ -124,6 +150,7 @@ def _resolved(repository: Repository, url: str, ref: str) -> Document:
             "and name its interpreter (python:)",
             compiled,
         )
+    artifact.write(_record(repository, ref), asked)
     return asked
 
 

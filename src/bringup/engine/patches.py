@@ -37,6 +37,9 @@ DONE: frozenset[Result] = frozenset({"applied", "applied-3way", "already-in-tree
 
 NO_FILE = "/dev/null"
 
+FILE_MODES = (None, "100644", "100755")
+"""Modes of plain files; others are links, which could lead out of the tree, and submodules."""
+
 _HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
@@ -75,6 +78,7 @@ class FileChange:
         hunks: number of hunks.
         blocks: what it changes, block by block.
         binary: it changes a binary file.
+        mode: the mode of a file that it adds, or gives another mode: ``100644``.
     """
 
     old: str | None
@@ -83,6 +87,7 @@ class FileChange:
     hunks: int = 0
     blocks: tuple[Block, ...] = ()
     binary: bool = False
+    mode: str | None = None
 
     @property
     def path(self) -> str:
@@ -165,16 +170,23 @@ def _sections(content: bytes) -> Iterator[list[bytes]]:
 
 def _change(section: list[bytes]) -> FileChange:
     start = next((i for i, line in enumerate(section) if _HUNK.match(line)), len(section))
-    old, new, binary = _header(section[:start])
-    body = section[start:]
-    hunks = sum(1 for line in body if _HUNK.match(line))
-    return FileChange(old, new, b"".join(section), hunks, tuple(_blocks(body)), binary)
+    header, body = section[:start], section[start:]
+    old, new = _paths(header)
+    mode = re.search(rb"^new (?:file )?mode (\d+)", b"".join(header), re.MULTILINE)
+    return FileChange(
+        old,
+        new,
+        section=b"".join(section),
+        hunks=sum(1 for line in body if _HUNK.match(line)),
+        blocks=tuple(_blocks(body)),
+        binary=any(line.startswith((b"GIT binary patch", b"Binary files ")) for line in header),
+        mode=mode.group(1).decode() if mode else None,
+    )
 
 
-def _header(lines: list[bytes]) -> tuple[str | None, str | None, bool]:
-    """Return the old and new path of a file's part, and whether it is binary."""
+def _paths(lines: list[bytes]) -> tuple[str | None, str | None]:
+    """Return the old and new path of a file's part, from its header."""
     old, new = _header_paths(lines[0])
-    binary = False
     for line in lines:
         word, _, rest = line.strip().partition(b" ")
         text = rest.decode(errors="replace")
@@ -190,9 +202,7 @@ def _header(lines: list[bytes]) -> tuple[str | None, str | None, bool]:
             old = None if text.startswith("file mode") else old
         elif word == b"deleted":
             new = None
-        elif line.startswith((b"GIT binary patch", b"Binary files ")):
-            binary = True
-    return old, new, binary
+    return old, new
 
 
 def _blocks(body: list[bytes]) -> Iterator[Block]:
@@ -275,6 +285,8 @@ def refusal(patch: Patch) -> Outcome | None:
         )
     if binary := [change.path for change in package if change.binary]:
         return Outcome("does-not-apply", f"it changes a binary file: {binary[0]}")
+    if special := [change.path for change in package if change.mode not in FILE_MODES]:
+        return Outcome("does-not-apply", f"it adds a link or a submodule: {special[0]}")
     if b"\r\n" in package[0].section.split(b"\n@@", 1)[0]:
         return Outcome(
             "does-not-apply",
