@@ -126,17 +126,28 @@ def test_a_changed_argument_is_explained_by_the_line_that_names_it_or_flagged(
     )
     document = boot_of(
         "none",
-        plan(chunked_prefill_size=8192, page_size=64, tp=4, mem_fraction_static="0.70"),
+        plan(
+            chunked_prefill_size=8192,
+            page_size=64,
+            tp=4,
+            mem_fraction_static="0.70",
+            schedule_policy="lpm",
+            port="{port}",
+            enable_metrics=True,
+        ),
         info={
             "chunked_prefill_size": 2048,
             "page_size": 256,
             "tp_size": 4,
             "mem_fraction_static": 0.7,
+            "schedule_policy": "fcfs",
+            "port": 30000,
+            "enable_metrics": True,
         },
         log=log,
     )
     by_field = {row["field"]: row for row in document["differences"]}
-    assert set(by_field) == {"chunked-prefill-size", "page-size"}
+    assert set(by_field) == {"chunked-prefill-size", "page-size", "schedule-policy"}
     assert "adjusted to 2048" in by_field["chunked-prefill-size"]["why"]
     assert by_field["page-size"]["why"] is None
 

@@ -23,7 +23,8 @@ def examine(
     Returns:
         ``outcome``: ``ready | failed | unfinished``; ``failure``: a reason or None; ``backends`` of
         ``experts``, ``attention`` and ``dense``: asked, resolved, used, verdict, evidence;
-        ``kernels``: the document of the traces or None; and what `server_document` holds.
+        ``asked_from``: how far to trust asked (see `asked_of`); ``kernels``: the document of the
+        traces or None; and what `server_document` holds.
 
     Raises:
         OSError: a file cannot be read.
@@ -40,6 +41,7 @@ def examine(
         outcome=_outcome(why),
         failure=why,
         version=info.get("version"),
+        asked_from="launch command" if info.get("launch_command") else "echo in the log",
         **(told if kernels is None else {**told, "backends": kernels["backends"]}),
         kernels=kernels,
     )

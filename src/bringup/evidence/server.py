@@ -172,7 +172,7 @@ def as_it_turned_out(
         },
         "asked": dict(asked),
         "resolved": resolved,
-        "differences": _differences(asked, resolved, observed) if server_info else [],
+        "differences": _differences(asked, resolved, server_info, observed),
         "proof": [proof.line for proof in observed.proofs],
         "backends": backends(asked, resolved, observed),
         "graph_capture_s": _graph_capture_s(server_info, observed),
@@ -197,22 +197,31 @@ def as_it_turned_out(
 
 
 def _differences(
-    asked: Mapping[str, Any], resolved: Mapping[str, Any], observed: Observed
+    asked: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    server_info: Mapping[str, Any],
+    observed: Observed,
 ) -> list[Document]:
     """Return where the server settled on something else, with the line that explains it.
 
     ``why`` is null where no line does: then the difference is a finding of its own.  What the
-    server does not say is no difference.
+    server does not say is no difference, nor is a value that is filled in at launch (``{port}``).
     """
     aliases = table("resolved_fields")["aliases"]
     names = {row["flag"]: list(row["names"]) for row in table("resolved_fields")["fields"]}
     differences = []
     for given, value in asked.items():
         flag = aliases.get(given, given)
-        settled = resolved.get(flag)
-        if settled is None or value in UNDECIDED or _same(value, settled):
+        known = names.get(flag, [flag.replace("-", "_")])
+        settled = resolved.get(flag) if flag in names else server_info.get(known[0])
+        if (
+            not isinstance(settled, str | int | float)
+            or value in UNDECIDED
+            or "{" in str(value)
+            or _same(value, settled)
+        ):
             continue
-        said = (observed.explains(name) for name in names[flag])
+        said = (observed.explains(name) for name in known)
         differences.append(
             {
                 "field": flag,
