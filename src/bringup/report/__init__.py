@@ -6,12 +6,13 @@ same documents: every time in it comes from them, none from the clock.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bringup import artifact
 from bringup.artifact import Document
-from bringup.report import compose, plots, points, render, text
+from bringup.report import compose, history, plots, points, render, text
 from bringup.report.documents import collect
 
 __all__ = ["build", "document"]
@@ -24,7 +25,9 @@ def document(
 
     It is compared with, and remembered in, ``history.jsonl`` in ``output``.
     """
-    return compose.compose(text.clean(experiments), collect(documents, output), output)
+    report: Document = text.clean(compose.compose(experiments, collect(documents, output), output))
+    changes = history.update(output / "history.jsonl", report["experiments"])
+    return report | {"changes": changes}
 
 
 def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> None:
@@ -47,7 +50,7 @@ def build(*, experiments: Sequence[Document], documents: Iterable[Path], output:
     }
     for picture in (each for drawn in pictures.values() for each in drawn):
         artifact.write_text(output / "plots" / f"{picture.name}.svg", picture.svg)
-    artifact.write(output / "report.json", report)
+    artifact.write_text(output / "report.json", json.dumps(report, ensure_ascii=False) + "\n")
     artifact.write_text(output / "points.csv", points.csv(report))
     artifact.write_text(output / "points.jsonl", points.jsonl(report))
     artifact.write_text(output / "report.md", render.markdown(report, pictures))

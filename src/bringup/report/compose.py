@@ -9,7 +9,7 @@ from typing import Any
 from bringup import artifact, command, validators
 from bringup.artifact import Document
 from bringup.load.definitions import MEANING
-from bringup.report import answers, cases, differences, history, provenance, ranking
+from bringup.report import answers, cases, differences, provenance, ranking
 from bringup.report.cases import Case
 from bringup.report.documents import Artefacts, shown
 
@@ -20,10 +20,9 @@ MOST_EVIDENCE = 20
 
 
 def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path) -> Document:
-    """Return the report document: notices, machine, studies, experiments, changes, provenance.
+    """Return the report document but for what changed: notices, machine, studies, experiments.
 
-    Links in it are relative to ``output``, the folder that the report is written to, where
-    ``history.jsonl`` remembers earlier reports.
+    Links in it are relative to ``output``, the folder that the report is written to.
     """
     assembled = cases.assemble(experiments, artefacts)
     rows = [_experiment(case, output) for case in assembled]
@@ -39,7 +38,6 @@ def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path)
         ],
         experiments=rows,
         warnings=_warnings(rows),
-        changes=history.update(output / "history.jsonl", rows),
         provenance=provenance.collect(assembled),
         definitions=MEANING,
     )

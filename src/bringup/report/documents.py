@@ -13,7 +13,6 @@ from pathlib import Path
 
 from bringup import artifact
 from bringup.artifact import Document
-from bringup.report import text
 
 VERSIONS: dict[str, str] = {
     "hardware": "1",
@@ -111,7 +110,7 @@ def shown(path: Path, results: Path) -> str:
 def _readable(path: Path, stage: str, name: str, notices: list[Document]) -> Document | None:
     """Return the document at ``path`` if this report understands it; else say why not."""
     try:
-        document: Document = text.clean(artifact.read(path))
+        document = artifact.read(path)
     except (ValueError, OSError) as error:
         why = str(error).replace(str(path), name)
         notices.append(artifact.reason("unreadable", f"{why}; what it says is missing below"))

@@ -7,6 +7,7 @@ colour blindness; each series also has its own marker.  The same inputs give the
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumer
 }
 """What each colour becomes inside the HTML report, which has a light and a dark theme."""
 
-WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 6.4, 0.6, 2.9, 0.65, 0.25
+WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.7, 0.65, 0.25
 """Inches of a picture and of its parts, from the top down."""
 
 STYLE: Any = {
@@ -129,8 +130,7 @@ def _against_concurrency(
 ) -> Plot:
     lines = _lines(members, measure)
     figure, axes = _canvas(measure.title, measure.unit, len(lines))
-    for line in lines[len(SERIES) :]:
-        axes.plot(line.levels, line.values, color=OTHERS, linewidth=0.8)
+    _in_grey(axes, [(line.levels, line.values) for line in lines[len(SERIES) :]])
     for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
         axes.vlines(line.levels, line.lows, line.highs, color=colour, linewidth=4, alpha=0.35)
         axes.plot(
@@ -161,8 +161,7 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
     speeds = {line.name: line.values for line in _lines(members, SPEED)}
     drawn = [line for line in lines if len(speeds.get(line.name, [])) == len(line.values)]
     figure, axes = _canvas(title, "tokens per second of all requests", len(drawn))
-    for line in drawn[len(SERIES) :]:
-        axes.plot(speeds[line.name], line.values, color=OTHERS, linewidth=0.8)
+    _in_grey(axes, [(speeds[line.name], line.values) for line in drawn[len(SERIES) :]])
     for line, colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
         axes.plot(speeds[line.name], line.values, color=colour, marker=marker, label=line.name)
         for level, speed, value in zip(line.levels, speeds[line.name], line.values, strict=True):
@@ -181,6 +180,13 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
     _legend(figure, len(drawn))
     caption = f"{title}: up and right is better. A marker is a level, the number its concurrency."
     return Plot(f"{name}.trade", f"{title}: {study}", caption, _svg(figure))
+
+
+def _in_grey(axes: Axes, lines: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
+    """Draw lines that have no colour of their own as one, broken between them: hundreds fit."""
+    across = [x for line in lines for x in (*line[0], math.nan)]
+    up = [y for line in lines for y in (*line[1], math.nan)]
+    axes.plot(across, up, color=OTHERS, linewidth=0.8)
 
 
 def _lines(members: Sequence[Document], measure: Measure) -> list[Line]:

@@ -36,7 +36,9 @@ def plain(text: object, longest: int = LONGEST) -> str:
     Terminal escapes, bidirectional overrides, zero-width characters and lone surrogates become
     visible signs; a line break becomes ``⏎``.
     """
-    line = "".join(map(_visible, HOME.sub("~", str(text)).rstrip()))
+    line = HOME.sub("~", str(text)).rstrip()
+    if not line.isprintable():
+        line = "".join(map(_visible, line))
     if len(line) <= longest:
         return line
     return f"{line[:longest]}… ({len(line) - longest} more characters)"
@@ -105,10 +107,9 @@ def clean(value: Any) -> Any:
 
 
 def _without_homes(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_without_homes(key): _without_homes(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_homes(item) for item in value]
     if isinstance(value, str):
-        return HOME.sub("~", value).encode("utf-8", "replace").decode()
-    return value
+        shown = HOME.sub("~", value) if "/" in value else value
+        return shown if shown.isascii() else shown.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _without_homes(item) for key, item in value.items()}
+    return [_without_homes(item) for item in value] if isinstance(value, list | tuple) else value

@@ -64,6 +64,15 @@
     });
   }
 
+  // On a narrow screen rows become cards, whose values need the names of their columns.
+  for (const each of document.querySelectorAll("table.cards")) {
+    const names = [...each.tHead.rows[0].cells].map((heading) => heading.dataset.label || heading.textContent);
+    for (const row of each.tBodies[0].rows) {
+      names.forEach((name, index) => { row.cells[index].dataset.label = name; });
+    }
+  }
+  document.documentElement.classList.add("labelled");
+
   function openTarget() {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (target && target.tagName === "DETAILS") target.open = true;

@@ -1,0 +1,112 @@
+"""Time and size of a report of 1,000 experiments × 6 levels × 3 repeats.
+
+Bounds: 20 s, 500 MiB, HTML of 10 MB.  Prints one JSON object; exits 1 where a bound is broken.
+
+    python benchmarks/report.py [experiments]
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT / "tests" / "unit"))
+
+from fixtures.report import study  # noqa: E402
+
+from bringup import report  # noqa: E402
+
+LEVELS = (1, 2, 4, 8, 16, 32)
+STUDIES = 10
+MOST_SECONDS, MOST_MIB, MOST_HTML_MB = 20, 500, 10
+
+
+def write(folder: Path, experiments: int) -> study.Run:
+    """Write a run: nine of ten experiments right and measured, the others refused."""
+    dice = random.Random(1)
+    run = study.Run(folder)
+    run.add("hardware.json", study.HARDWARE)
+    for number in range(experiments):
+        name = f"nvfp4--engine{number % 7}--backend{number:04}"
+        entry = study.entry(name, f"study{number % STUDIES}", "nvfp4", f"engine{number % 7}")
+        run.experiments.append(entry)
+        plan = study.plan(name, "nvfp4", entry["engine"], "marlin", ("nvfp4", "fp8-block"))
+        if number % 10 == 9:
+            plan |= study.head("plan/1", "refused", study.reason("table", "has no kernels here"))
+        run.add(f"experiments/{name}/plan.json", plan)
+        if number % 10 != 9:
+            measure(run, name, dice)
+    return run
+
+
+def measure(run: study.Run, name: str, dice: random.Random) -> None:
+    """Add what follows a plan, down to the points."""
+    folder = f"experiments/{name}"
+    run.add(f"{folder}/weights.json", {**study.head("weights/1"), "snapshot": "m", "files": []})
+    run.add(f"{folder}/server.json", study.server(name, "marlin", "marlin", "confirmed", 400.0))
+    run.add(f"{folder}/probe.json", study.probe(name, 25))
+    for level in LEVELS:
+        speed = level**0.7 * dice.uniform(9, 12)
+        repeats = tuple(round(speed * dice.uniform(0.98, 1.02), 2) for _ in range(3))
+        document = study.point(name, level, repeats, 200.0 * level, 1000 * level / speed)
+        run.add(f"{folder}/points/c{level}.json", document)
+
+
+def main(experiments: int) -> int:
+    """Measure one report in a process of its own, so that its peak memory is its own, too."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        run = write(folder, experiments)
+        listed = {"experiments": run.experiments, "documents": [str(p) for p in run.documents]}
+        (folder / "listed.json").write_text(json.dumps(listed), encoding="utf-8")
+        measured = subprocess.run(
+            [sys.executable, __file__, "--build", scratch],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        result = json.loads(measured.stdout)
+        result["html_mb"] = round((folder / "report.html").stat().st_size / 1e6, 1)
+        result["markdown_mb"] = round((folder / "report.md").stat().st_size / 1e6, 1)
+    result = {"experiments": experiments, "points": len(LEVELS) * experiments * 9 // 10, **result}
+    print(json.dumps(result))
+    kept = (
+        result["seconds"] <= MOST_SECONDS
+        and result["peak_mib"] <= MOST_MIB
+        and result["html_mb"] <= MOST_HTML_MB
+    )
+    return 0 if kept else 1
+
+
+def build(folder: Path) -> None:
+    """Build the report of the run in ``folder`` and print what it took."""
+    listed = json.loads((folder / "listed.json").read_text(encoding="utf-8"))
+    start, cpu = time.perf_counter(), time.process_time()
+    report.build(
+        experiments=listed["experiments"],
+        documents=[Path(path) for path in listed["documents"]],
+        output=folder,
+    )
+    print(
+        json.dumps(
+            {
+                "seconds": round(time.perf_counter() - start, 1),
+                "cpu_seconds": round(time.process_time() - cpu, 1),
+                "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--build"]:
+        build(Path(sys.argv[2]))
+    else:
+        sys.exit(main(int(sys.argv[1]) if sys.argv[1:] else 1000))
