@@ -212,6 +212,9 @@ KNOWN = {
     ),
     "void sglang::cross_device_reduce_1stage<__nv_bfloat16, 4>": ("communication", None, None),
     "triton_poi_fused_add_0": ("other", None, None),
+    "_mxfp8_grouped_gemm_kernel": ("experts", "triton", None),
+    "_sparse_mla_split_k_kernel": ("attention", "triton", None),
+    "_fused_moe_preprocess_kernel": ("experts", None, None),
 }
 
 

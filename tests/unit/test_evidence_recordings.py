@@ -7,6 +7,7 @@ those with a trace the kernels.
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 
@@ -97,6 +98,7 @@ EXPERTS = {
 }
 
 
+@cache
 def examined(name: str) -> dict:
     log = RECORDINGS / f"{name}.log"
     info = log.with_suffix(".server_info.json")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,7 @@ def kernels_document(
 def classified(trace: Trace) -> list[Kernel]:
     """Return the kernels of a trace, longest time first: of the GPU, else the CPU's operators."""
     if trace.kernels:
-        found = [
-            Kernel(name, tally, _rule("kernels", name)) for name, tally in trace.kernels.items()
-        ]
+        found = [Kernel(name, tally, _gpu_kernel(name)) for name, tally in trace.kernels.items()]
     else:
         found = [
             Kernel(name, tally, _operator(name, module))
@@ -140,6 +139,28 @@ def classified(trace: Trace) -> list[Kernel]:
 def _rule(kind: str, name: str) -> Rule:
     rules = table("kernels")[kind]
     return next((rule for rule in rules if rule["pattern"].search(name)), UNEXPLAINED)
+
+
+def _gpu_kernel(name: str) -> Rule:
+    rule = _rule("kernels", name)
+    return rule if rule is not UNEXPLAINED else _named().get(_bare(name), UNEXPLAINED)
+
+
+@cache
+def _named() -> dict[str, Rule]:
+    """Return SGLang's own kernels by their exact name."""
+    return {
+        name: {"module": module, "role": "help", "family": family, "unit": None}
+        for module, families in table("sglang_kernels").items()
+        for family, names in families.items()
+        for name in names
+    }
+
+
+def _bare(name: str) -> str:
+    """Return a kernel's name without result, namespaces, template and other arguments."""
+    plain = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip()
 
 
 def _operator(name: str, module: str | None) -> Rule:
