@@ -8,6 +8,8 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
+from bringup.checkpoint.errors import UnreachableError
+
 EVERY_S = 10.0
 """Seconds between two lines."""
 
@@ -42,6 +44,20 @@ class Progress:
         self._clock, self._every_s = clock, every_s
         self._started = self._said = clock()
         self._lock = Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End downloads that count here at their next bytes: the user has interrupted the work."""
+        self._stopped = True
+
+    def check_stopped(self) -> None:
+        """Raise if the work was stopped.
+
+        Raises:
+            UnreachableError: it was.
+        """
+        if self._stopped:
+            raise UnreachableError(f"{self.what}: interrupted")
 
     def add(self, count: int) -> None:
         """Count ``count`` more bytes (fewer, if negative: work that must be done again)."""
@@ -95,6 +111,7 @@ class _Bar:
 
     def update(self, count: float | None = 1) -> None:
         """Count bytes that were written."""
+        self.progress.check_stopped()
         type(self).counted += int(count or 0)
         self.progress.add(int(count or 0))
 

@@ -22,8 +22,11 @@ from bringup.checkpoint.hub import Repository
 from bringup.checkpoint.progress import GIB, Progress, say
 from bringup.checkpoint.selection import SAFETENSORS, File
 
-WORKERS = 8
-"""Files fetched and checked at once; huggingface_hub's own default."""
+FETCHERS = 8
+"""Files fetched at once; huggingface_hub's own default."""
+
+CHECKERS = os.cpu_count() or 1
+"""Files hashed at once: each takes a core."""
 
 
 def bring(metadata: Document) -> Document:
@@ -92,23 +95,40 @@ def _downloaded(repository: Repository, files: Sequence[File]) -> tuple[Path, di
         missing = [file for file in files if repository.cached(file.name) is None]
         _check_room(missing)
         progress = Progress(f"fetch {repository.repo}", sum(file.size for file in missing))
-
-        def bring_one(file: File) -> str:
-            bar = progress.bar()
-            path = repository.download(file.name, bar=bar)
-            try:
-                return _verified(path, file)
-            except UnusableError as error:
-                say(f"{repository.repo}: {error}; this file is fetched again")
-            path = repository.download(file.name, again=True, bar=bar)
-            try:
-                return _verified(path, file)
-            except UnusableError as error:
-                raise UnreachableError(f"{repository.repo}: {error}, twice in a row") from None
-
-        digests = _each(bring_one, files)
-        say(progress.line())
+        digests = _fetched_and_checked(repository, files, progress)
+        if missing:
+            say(progress.line())
     return _snapshot(repository, files[0]), digests
+
+
+def _fetched_and_checked(
+    repository: Repository, files: Sequence[File], progress: Progress
+) -> dict[str, str]:
+    """Fetch files, several at once, and check each as it arrives, not holding up the next."""
+
+    def check(file: File) -> str:
+        try:
+            return _verified(arriving[file].result(), file)
+        except UnusableError as error:
+            say(f"{repository.repo}: {error}; this file is fetched again")
+        path = repository.download(file.name, again=True, bar=progress.bar())
+        try:
+            return _verified(path, file)
+        except UnusableError as error:
+            raise UnreachableError(f"{repository.repo}: {error}, twice in a row") from None
+
+    with ThreadPoolExecutor(FETCHERS) as fetchers:
+        arriving = {
+            file: fetchers.submit(repository.download, file.name, bar=progress.bar())
+            for file in files
+        }
+        try:
+            return _each(check, files)
+        except KeyboardInterrupt:
+            progress.stop()
+            raise
+        finally:
+            fetchers.shutdown(wait=False, cancel_futures=True)
 
 
 def _snapshot(repository: Repository, file: File) -> Path:
@@ -121,7 +141,7 @@ def _snapshot(repository: Repository, file: File) -> Path:
 
 def _each(action: Callable[[File], str], files: Sequence[File]) -> dict[str, str]:
     """Do ``action`` for the files, several at once; stop starting new ones at the first error."""
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(CHECKERS) as pool:
         pending = [(file, pool.submit(action, file)) for file in files]
         try:
             return {file.name: future.result() for file, future in pending}
