@@ -219,6 +219,17 @@ def test_a_ready_server_that_dies_is_a_failure(tmp_path: Path) -> None:
     assert reason["class"] == "illegal-memory-access"
 
 
+def test_what_a_server_says_while_it_is_being_stopped_is_no_cause(tmp_path: Path) -> None:
+    stopping = [
+        "[2026-06-17 20:59:08] SIGTERM received. signum=None frame=None. Draining requests.",
+        "[2026-06-17 20:59:09] Subprocess scheduler_0 (pid=18711) crashed with exit code -15.",
+        "asyncio.exceptions.CancelledError",
+    ]
+    assert failure(log_of(tmp_path, *START, *stopping)) is None
+    slow = diagnose(log_of(tmp_path, *START[:3], *stopping), timed_out=True, growing=True)
+    assert slow["class"] == "timeout-with-progress"
+
+
 @pytest.mark.parametrize(
     ("how", "class_"),
     [

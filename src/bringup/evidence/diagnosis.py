@@ -97,10 +97,10 @@ def diagnose(
     """
     course = follow(log)
     found = course.harmful or course.cause()
-    if found is not None and not (timed_out and found.strength == "echo"):
-        return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
-    class_, message = _without_a_cause(course, exit_code, timed_out, growing)
-    return _reason(class_, message, course.tail, {})
+    if found is None or (timed_out and found.strength == "echo"):
+        class_, message = _without_a_cause(course, exit_code, timed_out, growing)
+        return _reason(class_, message, course.tail, {})
+    return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
 
 
 def failure(log: Path) -> Document | None:
@@ -132,7 +132,7 @@ def follow(log: Path) -> Course:
             open_ = [finding for finding in open_ if _continued(finding, line)]
         if not worn(line) and not _repeats_others(line):
             _advance(course, line)
-            finding = _finding(line, course.stage, before)
+            finding = None if course.told_to_stop else _finding(line, course.stage, before)
             if finding is not None and _keep(course, finding):
                 open_.append(finding)
         before.append(line)
