@@ -176,10 +176,10 @@ def test_who_waits_is_told_how_it_stands(
     monkeypatch.setattr("bringup.serving.startup.REPORT_S", 0.2)
     monkeypatch.setattr(leasing, "REPORT_S", 0.2)
     with lease(experiment("--load-s", "1", "--chatter"), log_dir=tmp_path):
-        assert re.search(r"loading for \d+ s: Loading shards: 0\.\d s", capsys.readouterr().err)
+        assert re.search(r"it: loading for \d+ s: Loading shards: 0\.\d s", capsys.readouterr().err)
         with pytest.raises(Busy):
             use_once(experiment(name="other"), tmp_path, wait_s=0.5)
-    assert "waiting for the CPU, 0 s so far" in capsys.readouterr().err
+    assert "other: waiting for the CPU, 0 s so far" in capsys.readouterr().err
 
 
 # Failures that are facts about the experiment.

@@ -90,12 +90,13 @@ def server_info(endpoint: Endpoint) -> dict[str, Any]:
 def mismatch(model: dict[str, Any], server: dict[str, Any], *, path: str, port: int) -> str | None:
     """Say what of a server's own account is not as planned, or None.
 
-    Only what SGLang never settles for itself is compared; asked against resolved is evidence.
+    Only what SGLang never settles for itself is compared, where it tells it at all; asked against
+    resolved is evidence.
     """
     expected = (("/model_info", model, "model_path", path), ("/server_info", server, "port", port))
     for where, account, name, planned in expected:
-        if account.get(name) != planned:
-            return f"{where} says {name} is {account.get(name)!r}, planned was {planned!r}"
+        if account.get(name, planned) != planned:
+            return f"{where} says {name} is {account[name]!r}, planned was {planned!r}"
     return None
 
 

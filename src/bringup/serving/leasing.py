@@ -81,7 +81,7 @@ def lease(
     """
     home = Home.of(spec.process)
     with contextlib.ExitStack() as held:
-        taken, state = reserve(home, spec.gpus, held, wait_s)
+        taken, state = reserve(spec, home, held, wait_s)
         server, boot = introduced(spec, home, state) or started(spec, home, taken, log_dir, idle_s)
         try:
             yield boot
@@ -94,7 +94,7 @@ def lease(
 
 
 def reserve(
-    home: Home, gpus: int, held: contextlib.ExitStack, wait_s: float
+    spec: ServerSpec, home: Home, held: contextlib.ExitStack, wait_s: float
 ) -> tuple[list[str], State | None]:
     """Become the only user of a server and of its devices, until ``held`` is closed.
 
@@ -103,24 +103,24 @@ def reserve(
     Raises:
         Busy: that took more than ``wait_s`` seconds.
     """
-    for _ in attempts(wait_s, "another job's use of this server"):
+    for _ in attempts(spec, wait_s, "another job's use of this server"):
         with contextlib.suppress(BlockingIOError):
             held.enter_context(home.used(shared=False, wait=False))
             break
-    for _ in attempts(wait_s, f"{gpus} free GPUs" if gpus else "the CPU"):
+    for _ in attempts(spec, wait_s, f"{spec.gpus} free GPUs" if spec.gpus else "the CPU"):
         with contextlib.ExitStack() as locks:
             state = home.live()
             if state:
                 taken = devices.take_again(state.notes["devices"], locks)
             else:
-                taken = devices.take(gpus, locks)
+                taken = devices.take(spec.gpus, locks)
             if taken and home.live() == state:  # not evicted while it was waited for
                 held.enter_context(locks.pop_all())
                 return taken, state
     raise AssertionError("attempts end by returning or raising")
 
 
-def attempts(wait_s: float, what: str) -> Iterator[None]:
+def attempts(spec: ServerSpec, wait_s: float, what: str) -> Iterator[None]:
     """Yield now and again until the caller has what it wants; say what is waited for.
 
     Raises:
@@ -134,7 +134,7 @@ def attempts(wait_s: float, what: str) -> Iterator[None]:
         if waited > wait_s:
             raise Busy(f"waited {waited:.0f} s for {what}")
         if waited > next_report:
-            say(f"waiting for {what}, {waited:.0f} s so far")
+            say(spec, f"waiting for {what}, {waited:.0f} s so far")
             next_report = 2 * waited
         time.sleep(LOOK_S)
 
@@ -157,13 +157,13 @@ def started(
             env={"CUDA_VISIBLE_DEVICES": ",".join(gpus_of(taken))},
             notes={"port": port, "devices": taken},
         )
-        server = Server.at(home, state, spec.api_key)
+        server = Server(spec, home, state)
         try:
-            return server, ready(spec, server)
+            return server, ready(server)
         except ServerFailed as failure:
             if start + 1 == STARTS or not port_was_taken(failure):
                 raise
-            say(f"somebody took port {port} first; starting again on another")
+            say(spec, f"somebody took port {port} first; starting again on another")
         except NoReplyError as error:
             raise failure_in_use(server) or error from None
     raise AssertionError("the last start returns or raises")
@@ -174,24 +174,24 @@ def introduced(spec: ServerSpec, home: Home, state: State | None) -> tuple[Serve
     if state is None:
         return None
     home.own()
-    server = Server.at(home, state, spec.api_key)
+    server = Server(spec, home, state)
     try:
-        return server, ready(spec, server)
+        return server, ready(server)
     except NoReplyError as error:
-        say(f"the server that runs no longer answers ({error}); starting it again")
+        say(spec, f"the server that runs no longer answers ({error}); starting it again")
         home.stop()
         return None
 
 
-def ready(spec: ServerSpec, server: Server) -> Boot:
+def ready(server: Server) -> Boot:
     """Wait until ``server`` answers, make sure that it is ours and as planned; return its boot.
 
     Raises:
         ServerFailed, Interrupted: see `lease`.
         NoReplyError: it has answered, but does no longer.
     """
-    load_s = load_seconds(spec, server)
-    port = server.state.notes["port"]
+    load_s = load_seconds(server)
+    spec, port = server.spec, server.port
     if not server.listens():
         raise NoReplyError(f"it doesn't listen on port {port}")
     model = identity.model_info(server.endpoint)
@@ -210,14 +210,14 @@ def ready(spec: ServerSpec, server: Server) -> Boot:
     )
 
 
-def load_seconds(spec: ServerSpec, server: Server) -> float:
+def load_seconds(server: Server) -> float:
     """Return how long the server took to its first answer, waiting for it if need be."""
     note = server.home.folder / "ready.json"
     with contextlib.suppress(FileNotFoundError):
         boot, load_s = json.loads(note.read_text())
         if boot == server.state.boot:
             return float(load_s)
-    seconds = round(wait_until_ready(server, Limits(spec.startup_max_s)), 1)
+    seconds = round(wait_until_ready(server, Limits(server.spec.startup_max_s)), 1)
     write_text(note, json.dumps([server.state.boot, seconds]))
     return seconds
 

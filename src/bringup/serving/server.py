@@ -12,26 +12,32 @@ from bringup.endpoint import Endpoint
 from bringup.resident import Home, State
 from bringup.serving.errors import Cause, Interrupted, ServerFailed, Stage
 from bringup.serving.identity import HOST, listens
+from bringup.serving.spec import ServerSpec
 
 
-def say(text: str) -> None:
-    """Tell the person who waits: in the job's log, and on the terminal."""
+def say(spec: ServerSpec, text: str) -> None:
+    """Tell the person who waits for a server: in the job's log, and on the terminal."""
     for stream in {sys.stderr, sys.__stderr__}:
-        print(text, file=stream, flush=True)
+        print(f"{spec.process.name}: {text}", file=stream, flush=True)
 
 
 @dataclass(frozen=True)
 class Server:
     """One life of a server: its process, and where it answers once it does."""
 
+    spec: ServerSpec
     home: Home
     state: State
-    endpoint: Endpoint
 
-    @classmethod
-    def at(cls, home: Home, state: State, api_key: str | None) -> Server:
-        """Return the server whose state is ``state``."""
-        return cls(home, state, Endpoint(f"http://{HOST}:{state.notes['port']}", api_key))
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it answers."""
+        return Endpoint(f"http://{HOST}:{self.port}", self.spec.api_key)
+
+    @property
+    def port(self) -> int:
+        """The port that it was given."""
+        return int(self.state.notes["port"])
 
     @property
     def log(self) -> Path:
@@ -45,7 +51,7 @@ class Server:
 
     def listens(self) -> bool:
         """Tell whether it, and not somebody else, listens on its port."""
-        return listens(self.state.pid, self.state.notes["port"])
+        return listens(self.state.pid, self.port)
 
     def runs(self) -> bool:
         """Tell whether it is there and not about to end."""

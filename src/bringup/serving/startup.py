@@ -132,7 +132,8 @@ def wait_until_ready(server: Server, limits: Limits) -> float:
                 )
             if server.seconds > next_report:
                 next_report += REPORT_S
-                say(f"loading for {server.seconds:.0f} s: {newest_line(server.log)}")
+                newest = newest_line(server.log)
+                say(server.spec, f"loading for {server.seconds:.0f} s: {newest}")
             answer.join(LOOK_S)
     finally:
         answer.give_up()
