@@ -95,12 +95,7 @@ def diagnose(
     Raises:
         OSError: the log cannot be read.
     """
-    course = follow(log)
-    found = course.harmful or course.cause()
-    if found is None or (timed_out and found.strength == "echo"):
-        class_, message = _without_a_cause(course, exit_code, timed_out, growing)
-        return _reason(class_, message, course.tail, {})
-    return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
+    return _explained(follow(log), exit_code, timed_out, growing)
 
 
 def failure(log: Path) -> Document | None:
@@ -112,7 +107,7 @@ def failure(log: Path) -> Document | None:
     course = follow(log)
     if course.ready and course.harmful is None and not course.dead:
         return None
-    return diagnose(log)
+    return _explained(course)
 
 
 def follow(log: Path) -> Course:
@@ -195,6 +190,19 @@ def _keep(course: Course, finding: Finding) -> bool:
         return False
     course.findings[finding.strength] = finding
     return True
+
+
+def _explained(
+    course: Course,
+    exit_code: int | None = None,
+    timed_out: bool = False,
+    growing: bool = False,
+) -> Document:
+    found = course.harmful or course.cause()
+    if found is None or (timed_out and found.strength == "echo"):
+        class_, message = _without_a_cause(course, exit_code, timed_out, growing)
+        return _reason(class_, message, course.tail, {})
+    return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
 
 
 def _without_a_cause(
