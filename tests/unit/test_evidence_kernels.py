@@ -194,6 +194,13 @@ def test_names_that_no_rule_knows_are_shown_as_unexplained(tmp_path: Path) -> No
     assert "bottleneck" not in document["sentence"]
 
 
+def test_a_kernel_of_sglangs_own_neither_keeps_a_promise_nor_breaks_it(tmp_path: Path) -> None:
+    path = trace_of(tmp_path, event("void sgl::sparse_mla_decode<1>(int)", 9))
+    document = kernels_of([path], server(attention_backend="triton"))
+    assert shares(document) == {"attention": 1}
+    assert verdicts(document)["attention"] == (None, "unverified")
+
+
 KNOWN = {
     "bmm_E4m3_E2m1E2m1_Fp32_t128x8x512_sm100f": ("experts", "flashinfer_trtllm", None),
     "void deep_gemm::sm90_fp8_m_grouped_gemm_masked_1d2d_impl<0>": ("experts", "deep_gemm", "fp8"),

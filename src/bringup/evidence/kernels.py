@@ -52,9 +52,14 @@ class Kernel:
 
     @property
     def used(self) -> str | None:
-        """The backend that it belongs to, else its family."""
-        name = self.rule.get("backend") or self.rule.get("family")
-        return None if name is None else str(name)
+        """The backend that it belongs to, else its family; None for a kernel of SGLang's own.
+
+        Those serve many backends, so that they neither keep a promise nor break one.
+        """
+        if backend := self.rule.get("backend"):
+            return str(backend)
+        family = self.rule.get("family")
+        return None if family in (None, "custom") else str(family)
 
 
 def profile_request(output_dir: str, *, on_gpu: bool, steps: int = STEPS) -> Document:
@@ -97,7 +102,7 @@ def kernels_document(
     for path in traces:
         whole.add(read(path, _frame))
     found = classified(whole)
-    backends = {module: _backend(module, server, found, whole) for module in MODULES}
+    backends = {module: _backend(module, server, found) for module in MODULES}
     why = None if found else _nothing(whole)
     status: Status = "ok" if why is None else "failed"
     return document(
@@ -175,7 +180,7 @@ def _frame(name: str) -> str | None:
     return None if rule is UNEXPLAINED else str(rule["module"])
 
 
-def _backend(module: str, server: Document, found: Sequence[Kernel], trace: Trace) -> Document:
+def _backend(module: str, server: Document, found: Sequence[Kernel]) -> Document:
     """Return asked, resolved, used and verdict of a module class.
 
     The kernels decide; a line of the log counts where the trace shows no matrix product of the
