@@ -1,0 +1,95 @@
+"""docs/client-truth.md, from docs/client-truth.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+INTRODUCTION = """\
+# Which load client tells the truth
+
+Written by `benchmarks/client_truth/run.py`; do not edit. Clients of one SGLang build against a
+server that sends each token at a time fixed beforehand. The truth is what the server did by its own
+records, in our definitions; errors are relative to it. *Late* is how late the server itself was at
+worst: where that is not small, the machine was the limit and not the client.
+"""
+
+FIGURES = ("output_tok_s", "ttft_ms", "tpot_ms")
+
+FAULTS = ("server", "client", "completed", "tok/s (truth)", "TTFT ms", "TPOT ms", "noticed")
+CURVE = (
+    "C",
+    "client",
+    "tok/s error",
+    "TTFT error",
+    "TPOT error",
+    "loop late ms",
+    "core",
+    "late ms",
+)
+
+
+def client_truth(found: Mapping[str, Any]) -> str:
+    """Return the page."""
+    return "\n".join([INTRODUCTION, *_head(found), *_faults(found), *_curve(found)]) + "\n"
+
+
+def _head(found: Mapping[str, Any]) -> Iterator[str]:
+    load = found["load_average_before"]
+    yield f"{found['date']}, revision {found['revision']}, {found['cores']} cores, load {load}.\n"
+    yield f"Default client: **{found['default_client']}**. Highest concurrency up to which median"
+    yield "TTFT, median TPOT and throughput are within 1 %:\n"
+    for client, level in found["max_concurrency_within_1pct"].items():
+        yield f"- {client}: {'none' if level is None else level}"
+    yield ""
+
+
+def _faults(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Servers with a habit or a fault\n"
+    yield "C = 4, 16 requests of 50 tokens, 200 ms to the first, 10 ms for each other.\n"
+    yield from _table_head(FAULTS)
+    for name, clients in found["faults"].items():
+        for client, figures in clients.items():
+            cells = [_beside(figures, each) for each in FIGURES]
+            noticed = ", ".join(figures.get("noticed", [])) or "–"
+            what = found["scenarios"][name]
+            yield _line(what, client, figures["completed"], *cells, noticed)
+    yield ""
+
+
+def _curve(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Concurrency\n"
+    yield "Requests of 100 tokens, 50 a second for each stream.\n"
+    yield from _table_head(CURVE)
+    for level, clients in found["curve"].items():
+        for client, figures in clients.items():
+            share = figures.get("cpu_share")
+            yield _line(
+                level,
+                client,
+                *(_percent(figures["errors"][each]) for each in FIGURES),
+                _number(figures.get("loop_late_ms_p99")),
+                "–" if share is None else f"{share:.0%}",
+                _number(figures["truth"]["late_ms"]),
+            )
+
+
+def _table_head(names: tuple[str, ...]) -> Iterator[str]:
+    yield _line(*names)
+    yield _line(*("---" for _ in names))
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _beside(figures: Mapping[str, Any], name: str) -> str:
+    return f"{_number(figures[name])} ({_number(figures['truth'][name])})"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2%}"

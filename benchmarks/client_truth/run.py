@@ -1,0 +1,330 @@
+"""Measure the load clients against a server whose speed is known.
+
+    python benchmarks/client_truth/run.py --engine ENGINE/bin/python [--curve 1 4 16 64 256]
+
+Writes docs/client-truth.json and docs/client-truth.md.  The truth is what the server did, by its
+own records, in the same definitions; its lateness stands beside it, so that a server that was the
+limit is seen.  Takes about four minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from server import SCENARIOS
+
+from bringup import validators
+from bringup.endpoint import Endpoint, NoReplyError
+from bringup.load import definitions, records
+from bringup.load.workload import Workload, arguments
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parents[1]
+TOKENIZER = PROJECT / "resources" / "arithmetic-moe" / "bf16"
+DOCUMENT = PROJECT / "docs" / "client-truth.json"
+
+FAULTS = [name for name in SCENARIOS if name != "load"]
+FAULT_LOAD = Workload(concurrency=4, input_tokens=16, output_tokens=50, min_seconds=0)
+FAULT_REQUESTS = 16
+CURVE_TOKENS = 100
+CURVE_ROUNDS = 2
+TOLERANCE = 0.01
+
+FIGURES = ("ttft_ms", "tpot_ms", "output_tok_s")
+OWN_NAMES = {
+    "ttft_ms": "median_ttft_ms",
+    "tpot_ms": "median_tpot_ms",
+    "output_tok_s": "output_throughput",
+}
+"""Our figure → its name in the client's own result line."""
+
+OURS = "sglang, figures by us"
+NATIVE = "sglang (native), its own figures"
+CHAT = "sglang-oai-chat, its own figures"
+RUST = "sglang Rust client, its own figures"
+
+Figures = dict[str, Any]
+
+
+class Bench:
+    """The server, and the process that runs the clients."""
+
+    def __init__(
+        self, url: str, folder: Path, engine: str, run_python: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._url, self._folder, self._engine, self._run_python = url, folder, engine, run_python
+        self._runs = 0
+
+    def ours_and_native(self, scenario: str, load: Workload, requests: int) -> dict[str, Figures]:
+        """Run SGLang's client once; return our figures and its own beside the truth."""
+        run, argv, summary = self._prepare(scenario, load, requests)
+        output = self._folder / f"{run}.records.json"
+        self._run_python({"argv": argv, "output": str(output)})
+        seen = records.read(output)
+        figures = definitions.figures(seen.records, load.concurrency)
+        evidence = validators.Evidence(load, seen, figures, requests, flushed=True)
+        findings = validators.check(evidence)
+        truth = self._truth(run, load, figures["completed"])
+        ours = {name: _middle(figures[name]) for name in FIGURES} | {
+            "completed": figures["completed"],
+            "noticed": [
+                f"{f.verdict}: {f.name}" for f in findings if f.verdict in ("flag", "void")
+            ],
+            "loop_late_ms_p99": seen.client.loop_late_ms_p99,
+            "cpu_share": seen.client.cpu_share,
+        }
+        return {OURS: _errors(ours, truth), NATIVE: _errors(_own(summary), truth)}
+
+    def chat(self, scenario: str, load: Workload, requests: int) -> dict[str, Figures]:
+        """Run the same client over the chat endpoint."""
+        run, argv, summary = self._prepare(scenario, load, requests)
+        argv[argv.index("--backend") + 1] = "sglang-oai-chat"
+        for name, values in (("--extra-request-body", 1), ("--tokenize-prompt", 0)):
+            place = argv.index(name)
+            del argv[place : place + values + 1]
+        self._run_python({"argv": argv, "output": str(self._folder / f"{run}.records.json")})
+        own = _own(summary)
+        return {CHAT: _errors(own, self._truth(run, load, own["completed"]))}
+
+    def rust(self, scenario: str, load: Workload, requests: int) -> dict[str, Figures]:
+        """Run the compiled client of the same build."""
+        run, argv, summary = self._prepare(scenario, load, requests)
+        place = argv.index("--request-timeout-s")
+        del argv[place : place + 2]
+        command = [self._engine, "-m", "sglang.benchmark.rust_client", *argv]
+        ended = subprocess.run(command, capture_output=True, text=True, env=_engine_env())
+        own = _own(summary)
+        if ended.returncode and not own["completed"]:
+            own["failed"] = ended.stderr.strip().splitlines()[-1:]
+        return {RUST: _errors(own, self._truth(run, load, own["completed"]))}
+
+    def _prepare(self, scenario: str, load: Workload, requests: int) -> tuple[str, list[str], Path]:
+        self._runs += 1
+        run = f"run{self._runs}"
+        summary = self._folder / f"{run}.summary.jsonl"
+        argv = arguments(
+            load,
+            url=f"{self._url}/{scenario}/{run}",
+            model=str(TOKENIZER),
+            requests=requests,
+            seed=load.seed(self._runs),
+            output=str(summary),
+        )
+        return run, argv, summary
+
+    def _truth(self, run: str, load: Workload, completed: int) -> Figures:
+        """Return what the server did in a run, once all of it is written."""
+        deadline = time.monotonic() + 5
+        while True:
+            lines = [
+                json.loads(line)
+                for file in self._folder.glob(f"{run}.*.jsonl")
+                if not file.name.endswith("summary.jsonl")
+                for line in file.read_text().splitlines()
+            ]
+            if len(lines) >= completed or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        late = max((line.pop("late_s") for line in lines), default=None)
+        nothing = {"longest_gap_s": None, "cached_tokens": None, "error": None}
+        seen = [records.Record(**line, **nothing) for line in lines]
+        figures = definitions.figures(seen, load.concurrency) if seen else {}
+        return {name: _middle(figures.get(name)) for name in FIGURES} | {
+            "late_ms": late and round(1000 * late, 2)
+        }
+
+
+def measure_faults(bench: Bench) -> dict[str, dict[str, Figures]]:
+    """Return scenario → client → figures."""
+    table = {}
+    for name in FAULTS:
+        print(name, flush=True)
+        table[name] = {
+            **bench.ours_and_native(name, FAULT_LOAD, FAULT_REQUESTS),
+            **bench.chat(name, FAULT_LOAD, FAULT_REQUESTS),
+            **bench.rust(name, FAULT_LOAD, FAULT_REQUESTS),
+        }
+    return table
+
+
+def measure_curve(bench: Bench, levels: Sequence[int]) -> dict[int, dict[str, Figures]]:
+    """Return concurrency → client → figures."""
+    table = {}
+    for level in levels:
+        print(f"C = {level}", flush=True)
+        load = Workload(level, input_tokens=16, output_tokens=CURVE_TOKENS, min_seconds=0)
+        count = max(4, CURVE_ROUNDS * level)
+        table[level] = {
+            **bench.ours_and_native("load", load, count),
+            **bench.rust("load", load, count),
+        }
+    return table
+
+
+def within(curve: Mapping[int, Mapping[str, Figures]], client: str) -> int | None:
+    """Return the highest level up to which every figure of a client is within the tolerance."""
+    reached = None
+    for level in sorted(curve):
+        errors = curve[level][client]["errors"].values()
+        if any(error is None or abs(error) > TOLERANCE for error in errors):
+            break
+        reached = level
+    return reached
+
+
+def document(
+    faults: Mapping[str, Mapping[str, Figures]], curve: Mapping[int, Mapping[str, Figures]]
+) -> dict[str, Any]:
+    """Return docs/client-truth.json."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "revision": _revision(),
+        "cores": os.cpu_count(),
+        "load_average_before": round(os.getloadavg()[2], 1),
+        "default_client": OURS,
+        "max_concurrency_within_1pct": {
+            client: within(curve, client) for client in (OURS, NATIVE, RUST)
+        },
+        "scenarios": {name: SCENARIOS[name].what for name in SCENARIOS},
+        "faults": faults,
+        "curve": curve,
+    }
+
+
+def _own(summary: Path) -> Figures:
+    """Return the figures of the client's own result line; none where it wrote none."""
+    if not summary.exists():
+        return {**dict.fromkeys(FIGURES), "completed": 0}
+    line = json.loads(summary.read_text().splitlines()[-1])
+    return {name: line.get(own) for name, own in OWN_NAMES.items()} | {
+        "completed": line.get("completed", 0)
+    }
+
+
+def _errors(figures: Figures, truth: Figures) -> Figures:
+    """Return figures with the truth and the relative errors beside them."""
+    errors = {
+        name: round(figures[name] / truth[name] - 1, 4)
+        if truth[name] and figures[name] is not None
+        else None
+        for name in FIGURES
+    }
+    shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
+    return {**shown, "truth": truth, "errors": errors}
+
+
+def _middle(figure: Any) -> float | None:
+    value = figure["p50"] if isinstance(figure, dict) else figure
+    return None if value is None else round(value, 3)
+
+
+def _revision() -> str:
+    asked = ["git", "-C", str(PROJECT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _engine_env() -> dict[str, str]:
+    """Return this environment with byte code written: imports take 3 x as long without."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
+@contextmanager
+def running_server(folder: Path, processes: int) -> Iterator[str]:
+    """Run the server of known speed; yield its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(HERE / "server.py"), "--port", str(port)]
+    command += ["--processes", str(processes), "--folder", str(folder)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while not _answers(url):
+            if server.poll() is not None:
+                raise SystemExit("the server of known speed did not start")
+            time.sleep(0.05)
+        yield url
+    finally:
+        server.communicate()  # its input ends, and so does it
+
+
+def _answers(url: str) -> bool:
+    try:
+        return Endpoint(url).get("/base/none/health", timeout_s=2).status == 200
+    except NoReplyError:
+        return False
+
+
+@contextmanager
+def running_clients(engine: str, log: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Run the process with SGLang's client in it; yield what runs one request there."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [engine, str(HERE / "clients.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+            env=_engine_env(),
+        )
+        assert process.stdin and process.stdout
+        answers, requests = process.stdout, process.stdin
+
+        def ask(request: Mapping[str, Any] | None) -> None:
+            if request is not None:
+                requests.write(json.dumps(request) + "\n")
+                requests.flush()
+            answer = answers.readline()
+            if not answer:
+                raise SystemExit(f"the clients' process ended:\n{log.read_text()[-2000:]}")
+            if error := json.loads(answer).get("error"):
+                print(f"  {error}", flush=True)
+
+        try:
+            ask(None)  # it says when it is ready
+            yield ask
+        finally:
+            requests.close()
+            process.wait()
+
+
+def main() -> None:
+    """Run everything and write the two documents."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", required=True, help="an interpreter that has sglang")
+    parser.add_argument("--curve", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (
+            running_server(folder, options.processes) as url,
+            running_clients(options.engine, folder / "clients.log") as ask,
+        ):
+            bench = Bench(url, folder, options.engine, ask)
+            found = document(measure_faults(bench), measure_curve(bench, options.curve))
+    DOCUMENT.write_text(json.dumps(found, indent=1) + "\n")
+    DOCUMENT.with_suffix(".md").write_text(page(json.loads(DOCUMENT.read_text())))
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return docs/client-truth.md."""
+    from page import client_truth
+
+    return client_truth(found)
+
+
+if __name__ == "__main__":
+    main()
