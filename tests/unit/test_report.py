@@ -105,10 +105,27 @@ def test_wrong_answers_strike_the_figures(page: str) -> None:
 
 
 def test_problems_name_the_cause_and_what_to_try(page: str) -> None:
-    cells = row(page, "## What did not run", "nvfp4-routed")
-    assert cells[1:3] == ["refused", "plan"]
-    assert cells[3].startswith("flashinfer_trtllm_routed has kernels for SM100 only")
-    assert cells[4].startswith("use marlin, or give force: \\<why>")
+    assert (
+        "- **refused** at plan: flashinfer_trtllm_routed has kernels for SM100 only, "
+        "this machine is SM120.\n"
+        "  What to try: use marlin, or give force: \\<why> to try it all the same.\n"
+        "  1 experiment: [nvfp4-routed]\n"
+    ) in page
+
+
+def test_time_by_module_with_what_ran_it(page: str) -> None:
+    assert row(page, "## Where the time goes", "nvfp4-marlin")[1:] == [
+        "8",
+        "31.0 % (marlin, tensor)",
+        "52.0 % (custom, cuda)",
+        "12.0 % (custom, cuda)",
+        "5.0 % (custom, cuda)",
+    ]
+
+
+def test_a_profile_tells_of_backends_that_the_log_does_not(page: str) -> None:
+    cells = row(page, "## Asked → resolved → used", "nvfp4-marlin")
+    assert cells[1:] == ["marlin (confirmed)", "triton (confirmed)", "auto (unverified)"]
 
 
 def test_gates_of_every_level(page: str) -> None:

@@ -38,7 +38,7 @@ def without_boots(document: dict[str, Any]) -> dict[str, Any]:
     return point
 
 
-@pytest.mark.parametrize("stage", ["hardware", "plan", "server", "probe", "point"])
+@pytest.mark.parametrize("stage", ["hardware", "plan", "server", "probe", "point", "kernels"])
 def test_the_made_up_run_says_only_what_the_stages_could_have_said(
     stage: str, tmp_path: Path
 ) -> None:

@@ -139,15 +139,21 @@ def _backend(parts: Sequence[Document]) -> Document:
     """Return one backend from what plan, server and kernels say; the later knows better."""
     told: Document = {"asked": None, "resolved": None, "used": None, "verdict": "unverified"}
     for part in parts:
-        told |= {key: part[key] for key in told if part.get(key) is not None}
+        undecided = part.get("verdict") == "unverified"
+        told |= {
+            key: part[key]
+            for key in told
+            if part.get(key) is not None and not (key == "verdict" and undecided)
+        }
     return told | {"why": parts[0].get("why")}
 
 
 def point_rows(case: Case) -> Iterator[Document]:
-    """Yield the experiment's points as the report shows them."""
+    """Yield the experiment's points as the report shows them, but for those never tried."""
     probe_passes = case.of("probe").get("gate") == "pass"
     for point in case.points:
-        yield _point_row(point, probe_passes)
+        if point["status"] != "skipped":
+            yield _point_row(point, probe_passes)
 
 
 def _point_row(point: Document, probe_passes: bool) -> Document:
@@ -171,6 +177,8 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
         "server": point.get("server"),
     }
 
+
+LONGEST_KERNELS = 8
 
 MEASURES = (
     "output_tok_s",
@@ -236,6 +244,24 @@ def _repeat_row(repeat: Document, boot: str) -> Document:
         "ttft_ms_p99": quantile("ttft_ms", "p99"),
         "tpot_ms_p50": quantile("tpot_ms", "p50"),
         "tpot_ms_p99": quantile("tpot_ms", "p99"),
+    }
+
+
+def kernels(case: Case) -> Document | None:
+    """Return where the time of decoding went, by module, if a profile could be read."""
+    found = case.of("kernels")
+    if found.get("status") != "ok":
+        return None
+    kept = ("concurrency", "source", "busy_share", "unexplained_share", "sentence", "notes")
+    return {key: found.get(key) for key in kept} | {
+        "modules": [
+            {key: module.get(key) for key in ("module", "share", "family", "unit")}
+            for module in found.get("modules") or []
+        ],
+        "longest": [
+            {key: kernel.get(key) for key in ("name", "share", "module", "unit")}
+            for kernel in (found.get("kernels") or [])[:LONGEST_KERNELS]
+        ],
     }
 
 

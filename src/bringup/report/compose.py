@@ -123,19 +123,35 @@ def _experiment(case: Case, output: Path) -> Document:
         "backends": cases.backends(case),
         "accepted": {key: case.entry[key] for key in ACCEPTED if case.entry.get(key)},
         "correctness": cases.correctness(case),
+        "kernels": cases.kernels(case),
         "points": points,
         "command": _command(case),
         "env": plan.get("env") or {},
         "flags": plan.get("flags") or [],
         "fit": plan.get("fit"),
         "warnings": list(_warnings_of(case, points)),
+        "notes": [str(note.get("message", note)) for note in plan.get("notes") or []],
         "boot": server.get("boot"),
         "gpus": server.get("gpus") or [],
         "load_s": server.get("load_s"),
         "memory": server.get("memory") or {},
-        "versions": server.get("versions") or {},
+        "versions": _versions(server),
+        "power_limits_w": _power_limits(server),
         "links": _links(case, output),
     }
+
+
+def _versions(server: Document) -> Document:
+    """Return the versions that the server ran with; the hash of its tree stands with its engine."""
+    return {
+        name: version for name, version in (server.get("versions") or {}).items() if name != "tree"
+    }
+
+
+def _power_limits(server: Document) -> list[float]:
+    """Return the power limits of its GPUs as they were at launch, in watts."""
+    gpus = (server.get("live") or {}).get("gpus") or []
+    return [gpu["power_limit_w"] for gpu in gpus if gpu.get("power_limit_w") is not None]
 
 
 ACCEPTED = ("force", "accept_conflict", "accept_misreading")

@@ -47,6 +47,10 @@ POINT_FIELDS = (
 """What is kept of a point: thousands of them are in memory at once."""
 
 
+MOST_NAMED = 6
+"""Files named in a notice."""
+
+
 @dataclass
 class Artefacts:
     """The documents that could be read, by stage and subject, and what was wrong with the rest.
@@ -125,10 +129,12 @@ def _readable(path: Path, stage: str, name: str, notices: list[Document]) -> Doc
 
 
 def _absent(names: list[str]) -> Document:
+    left = len(names) - MOST_NAMED
+    more = [f"and {left} more"] if left > 0 else []
     return artifact.reason(
         "unfinished",
         f"{len(names)} of the documents asked for are not there yet: "
         "the run is unfinished or was interrupted",
-        evidence=names[:20],
+        evidence=[*names[:MOST_NAMED], *more],
         hint="run the workflow again: it goes on where it stopped",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bringup.artifact import Document
@@ -38,6 +39,19 @@ THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumer
 
 WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.7, 0.65, 0.25
 """Inches of a picture and of its parts, from the top down."""
+
+BAR, MOST_BARS = 0.55, 12
+
+MODULE_COLOURS = {
+    "experts": SERIES[0],
+    "attention": SERIES[1],
+    "dense": SERIES[2],
+    "communication": SERIES[3],
+    "norm": SERIES[4],
+    "sampling": SERIES[5],
+    "other": SERIES[6],
+    "unexplained": OTHERS,
+}
 
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -99,17 +113,20 @@ class Plot:
 
 
 def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
-    """Return the pictures of a study; none where fewer than two ranked points are to be compared.
+    """Return the pictures of a study: curves from two ranked points on, bars where profiles are.
 
     ``name`` is the study's name as file names can hold it.
     """
     points = [p for row in members for p in row["points"] if p["unranked"] is None]
-    if len(points) < 2:
-        return []
+    profiled = [row for row in members if row["kernels"]]
+    plots = []
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
-        plots = [_against_concurrency(study, name, measure, members) for measure in CURVES]
+        if len(points) > 1:
+            plots += [_against_concurrency(study, name, measure, members) for measure in CURVES]
         if len({point["concurrency"] for point in points}) > 1:
             plots.append(_trade(study, name, members))
+        if profiled:
+            plots.append(_time_by_module(study, name, profiled[:MOST_BARS]))
     return plots
 
 
@@ -144,14 +161,20 @@ def _against_concurrency(
     axes.set_ylim(bottom=0)
     axes.set_xlabel("concurrent requests")
     _legend(figure, len(lines))
-    counts = sorted({count for line in lines for count in line.counts})
-    sizes = wording.listed([str(count) for count in counts], "or")
     caption = (
-        f"{measure.title}: {'more' if measure.high else 'less'} is better. A marker is the median "
-        f"of {sizes} repeat{'' if counts == [1] else 's'}"
-        f"{'' if counts == [1] else ', a bar reaches from the lowest to the highest'}."
+        f"{measure.title}: {'more' if measure.high else 'less'} is better. "
+        f"{_samples(count for line in lines for count in line.counts)}"
     )
     return Plot(f"{name}.{measure.name}", f"{measure.title}: {study}", caption, _svg(figure))
+
+
+def _samples(counts: Iterable[int]) -> str:
+    """Say how many repeats stand behind a marker."""
+    distinct = sorted(set(counts))
+    if distinct == [1]:
+        return "One repeat a point."
+    sizes = wording.listed([str(count) for count in distinct], "or")
+    return f"A marker is the median of {sizes} repeats, a bar reaches from lowest to highest."
 
 
 def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
@@ -180,6 +203,37 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
     _legend(figure, len(drawn))
     caption = f"{title}: up and right is better. A marker is a level, the number its concurrency."
     return Plot(f"{name}.trade", f"{title}: {study}", caption, _svg(figure))
+
+
+def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot:
+    """Draw where decoding spends its time: a bar for each profile, its parts the modules."""
+    title = "Where the time goes"
+    rows = (len(MODULE_COLOURS) + 3) // 4
+    height = TITLE + BAR * len(profiled) + TICKS + LEGEND_ROW * rows
+    figure = Figure(figsize=(WIDTH, height), facecolor=PAPER)
+    FigureCanvasSVG(figure)
+    bottom = (TICKS + LEGEND_ROW * rows) / height
+    figure.subplots_adjust(left=0.03, right=0.97, top=1 - TITLE / height, bottom=bottom)
+    axes = figure.add_subplot(facecolor=PAPER)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=8)
+    axes.grid(visible=False)
+    for place, row in enumerate(profiled):
+        start = 0.0
+        for module, colour in MODULE_COLOURS.items():
+            found = [each for each in row["kernels"]["modules"] if each["module"] == module]
+            part = 100 * sum(each["share"] or 0 for each in found)
+            axes.barh(place, part, 0.42, left=start, color=colour, edgecolor=PAPER, linewidth=0.8)
+            start += part
+        label = f"{text.plain(row['name'], longest=60)}, C = {row['kernels']['concurrency']}"
+        axes.text(0, place - 0.3, label, fontsize=9, va="bottom")
+    axes.set_ylim(len(profiled) - 0.6, -0.75)
+    axes.set_xlim(0, 100)
+    axes.set_yticks([])
+    axes.set_xlabel("% of the time in kernels while decoding")
+    handles = [Patch(color=colour, label=module) for module, colour in MODULE_COLOURS.items()]
+    figure.legend(handles=handles, loc="lower left", frameon=False, ncols=4, fontsize=9)
+    caption = f"{title}: one profile of decoding for each bar, kernels by the module they work for."
+    return Plot(f"{name}.time", f"{title}: {study}", caption, _svg(figure))
 
 
 def _in_grey(axes: Axes, lines: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:

@@ -30,8 +30,12 @@ def markdown(report: Document, pictures: Pictures) -> str:
         "code": text.code,
         "fenced": text.fenced,
         "link": text.link,
+        "reference": text.reference,
     }
-    page = environment.get_template("report.md.j2").render(_context(report, pictures))
+    page = environment.get_template("report.md.j2").render(
+        _context(report, pictures),
+        references=text.references(row["name"] for row in report["experiments"]),
+    )
     return page.rstrip() + "\n"
 
 

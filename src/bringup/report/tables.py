@@ -44,8 +44,8 @@ TONES: dict[str, Tone] = {
 class Cell:
     """One cell: what it says, and how.
 
-    ``note`` is a verdict on the text, ``tone`` is the note's, else the text's; ``link`` is the
-    name of an experiment to go to.
+    ``note`` is a verdict on the text, ``tone`` is the note's, else the text's.  With ``link`` the
+    text is the name of an experiment, and leads to it.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Cell:
     note: str = ""
     struck: bool = False
     code: bool = False
-    link: str | None = None
+    link: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Table:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    if cell.link is not None:
-        shown = text.link(cell.text, f"#{text.heading_anchor(text.plain(cell.link))}")
+    if cell.link:
+        shown = text.reference(cell.text)
     else:
         shown = text.code(cell.text) if cell.code else text.markdown(cell.text)
     if cell.struck and cell.text != wording.NOTHING:
@@ -102,7 +102,7 @@ def overview(members: Sequence[Document]) -> Table:
         ["experiment", "status", "experts / attention", "backend of the experts", "right"],
         [
             [
-                Cell(row["name"], link=row["name"]),
+                Cell(row["name"], link=True),
                 Cell(row["status"], TONES.get(row["status"], "")),
                 Cell(formats(row)),
                 backend(row),
@@ -124,13 +124,13 @@ def formats(row: Document) -> str:
 
 
 def backend(row: Document, module: str = "experts") -> Cell:
-    """Return asked → resolved → used, equal neighbours named once, and the verdict."""
+    """Return asked → resolved → used, equal neighbours named once, and once it ran the verdict."""
     found = row["backends"].get(module)
     if found is None:
         return Cell(wording.NOTHING, "quiet")
     steps = [str(found[key]) for key in ("asked", "resolved", "used") if found[key]]
     distinct = [step for index, step in enumerate(steps) if index == 0 or step != steps[index - 1]]
-    verdict = str(found["verdict"])
+    verdict = "" if row["boot"] is None else str(found["verdict"])
     return Cell(" → ".join(distinct) or "auto", TONES.get(verdict, ""), verdict)
 
 
@@ -139,7 +139,7 @@ def backends(rows: Sequence[Document]) -> Table:
     return Table(
         ["experiment", *CLASSES],
         [
-            [Cell(row["name"], link=row["name"]), *(backend(row, name) for name in CLASSES)]
+            [Cell(row["name"], link=True), *(backend(row, name) for name in CLASSES)]
             for row in rows
             if row["boot"] is not None
         ],
@@ -162,7 +162,7 @@ def measures(members: Sequence[Document], levels: Sequence[int], names: Sequence
         ["experiment", *(f"C = {level}" for level in levels)],
         [
             [
-                Cell(row["name"], link=row["name"]),
+                Cell(row["name"], link=True),
                 *(_figures(row, level, names) for level in levels),
             ]
             for row in members
@@ -192,8 +192,8 @@ def comparisons(members: Sequence[Document], levels: Sequence[int]) -> Table:
         ["experiment", "against", "differs in", *(f"C = {level}" for level in levels)],
         [
             [
-                Cell(row["name"], link=row["name"]),
-                Cell(row["baseline"]["name"], link=row["baseline"]["name"]),
+                Cell(row["name"], link=True),
+                Cell(row["baseline"]["name"], link=True),
                 differs(row),
                 *(_against(point_at(row, level)) for level in levels),
             ]
@@ -223,20 +223,35 @@ def _against(point: Document | None) -> Cell:
 
 
 def problems(rows: Sequence[Document]) -> Table:
-    """Return what failed, was refused or is wrong, with its first cause and what to try."""
+    """Return what failed, was refused or is wrong: first causes, each with all that it is about."""
     return Table(
-        ["experiment", "status", "at", "why", "what to try"],
+        ["status", "at", "why", "what to try", "experiments"],
         [
             [
-                Cell(row["name"], link=row["name"]),
-                Cell(row["status"], TONES.get(row["status"], "")),
-                Cell(row["stage"]),
-                Cell((row["cause"] or {}).get("message") or "no reason given"),
-                Cell((row["cause"] or {}).get("hint") or wording.NOTHING),
+                Cell(each["status"], TONES.get(each["status"], "")),
+                Cell(each["stage"]),
+                Cell(each["message"]),
+                Cell(each["hint"] or wording.NOTHING),
+                Cell(some(each["experiments"])),
             ]
-            for row in rows
+            for each in causes(rows)
         ],
     )
+
+
+def causes(rows: Sequence[Document]) -> list[Document]:
+    """Return ``{status, stage, message, hint, experiments}`` for each cause of anything but ok."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            cause = row["cause"] or {}
+            message = str(cause.get("message") or "no reason given")
+            key = (row["status"], row["stage"], message, str(cause.get("hint") or ""))
+            found.setdefault(key, []).append(row["name"])
+    return [
+        {"status": status, "stage": stage, "message": message, "hint": hint, "experiments": names}
+        for (status, stage, message, hint), names in found.items()
+    ]
 
 
 def flags(row: Document) -> Table:
@@ -265,7 +280,7 @@ def gates(rows: Sequence[Document], levels: Sequence[int]) -> Table:
         ["experiment", "after launch", *(f"C = {level}" for level in levels)],
         [
             [
-                Cell(row["name"], link=row["name"]),
+                Cell(row["name"], link=True),
                 right(row),
                 *(_gate(point_at(row, level)) for level in levels),
             ]
@@ -321,6 +336,8 @@ def sweep(row: Document) -> Table:
 def _point(point: Document) -> list[Cell]:
     def pair(measure: str) -> Cell:
         shares = (point[f"{measure}_p50"], point[f"{measure}_p99"])
+        if shares == (None, None):
+            return Cell(wording.NOTHING, "quiet")
         return Cell(" / ".join(map(wording.figure, shares)), struck=struck)
 
     struck = point["unranked"] is not None
@@ -332,9 +349,66 @@ def _point(point: Document) -> list[Cell]:
         pair("ttft_ms"),
         pair("tpot_ms"),
         Cell(f"{point['n_repeats']} × {len(point['boots'])}"),
-        Cell(wording.NOTHING if spread is None else f"{100 * spread:.1f} %"),
+        Cell(wording.share(spread)),
         Cell("no", "bad", str(point["unranked"])) if struck else Cell("yes"),
     ]
+
+
+MODULES = (
+    "experts",
+    "attention",
+    "dense",
+    "communication",
+    "norm",
+    "sampling",
+    "other",
+    "unexplained",
+)
+"""What decoding spends its time on, in the order of columns and of pictures."""
+
+
+def kernel_time(rows: Sequence[Document]) -> Table:
+    """Return where the time of decoding goes: share of each module, with what runs it."""
+    profiled = [row for row in rows if row["kernels"]]
+    seen = {each["module"] for row in profiled for each in row["kernels"]["modules"]}
+    columns = [module for module in MODULES if module in seen]
+    return Table(
+        ["experiment", "C", *columns],
+        [
+            [
+                Cell(row["name"], link=True),
+                Cell(_or_nothing(row["kernels"]["concurrency"])),
+                *(_module(row["kernels"], module) for module in columns),
+            ]
+            for row in profiled
+        ],
+        frozenset({1}),
+    )
+
+
+def _module(kernels: Document, name: str) -> Cell:
+    found = next((each for each in kernels["modules"] if each["module"] == name), None)
+    if found is None or found["share"] is None:
+        return Cell(wording.NOTHING, "quiet")
+    ran = ", ".join(str(found[key]) for key in ("family", "unit") if found[key])
+    return Cell(wording.share(found["share"]), "quiet", ran)
+
+
+def longest_kernels(row: Document) -> Table:
+    """Return the kernels that an experiment's decoding spends most time in."""
+    return Table(
+        ["share", "module", "unit", "kernel"],
+        [
+            [
+                Cell(wording.share(each["share"])),
+                Cell(_or_nothing(each["module"])),
+                Cell(_or_nothing(each["unit"])),
+                Cell(str(each["name"]), code=True),
+            ]
+            for each in row["kernels"]["longest"]
+        ],
+        frozenset({0}),
+    )
 
 
 def changes(rows: Sequence[Document]) -> Table:
@@ -343,7 +417,7 @@ def changes(rows: Sequence[Document]) -> Table:
         ["experiment", "what", "before", "now"],
         [
             [
-                Cell(change["experiment"], link=change["experiment"]),
+                Cell(change["experiment"], link=True),
                 Cell(change["what"]),
                 Cell(_or_nothing(change["before"])),
                 Cell(_or_nothing(change["now"])),
@@ -365,14 +439,15 @@ def warnings(rows: Sequence[Document]) -> Table:
             [
                 Cell(str(warning["class"])),
                 Cell(str(warning["message"])),
-                Cell(_some(warning["experiments"])),
+                Cell(some(warning["experiments"])),
             ]
             for warning in rows
         ],
     )
 
 
-def _some(names: Sequence[str], most: int = 6) -> str:
+def some(names: Sequence[str], most: int = 6) -> str:
+    """Return the first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more} more"
 

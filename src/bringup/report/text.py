@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 from bringup.redact import redacted
@@ -63,6 +64,22 @@ def link(label: object, target: str) -> str:
     place = re.sub(r"[<>\\|]", "", plain(target))
     place = place if re.fullmatch(r"[\w./#-]+", place) else f"<{place}>"
     return f"[{_escaped(_IN_LABEL, plain(label))}]({place})"
+
+
+def reference(label: str) -> str:
+    """Return a link to the heading ``label``, short where `references` defines it."""
+    if _SHORT.fullmatch(label):
+        return f"[{label}]"
+    return link(label, f"#{heading_anchor(plain(label))}")
+
+
+def references(labels: Iterable[str]) -> str:
+    """Return the definitions that the short links of `reference` need, for the end of a page."""
+    short = dict.fromkeys(label for label in labels if _SHORT.fullmatch(label))
+    return "\n".join(f"[{label}]: #{heading_anchor(label)}" for label in short)
+
+
+_SHORT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?:_[A-Za-z0-9.-]+)*")
 
 
 def _escaped(meaning: re.Pattern[str], line: str) -> str:

@@ -33,6 +33,11 @@ def interval(low: float | None, high: float | None) -> str:
     return f"[{', '.join(ends)}]"
 
 
+def share(value: float | None) -> str:
+    """Return a part of a whole in percent: 0.204 → ``20.4 %``."""
+    return NOTHING if value is None else f"{100 * value:.1f} %"
+
+
 def size(count: float | None) -> str:
     """Return bytes as people say them, in powers of 1,024."""
     if count is None:
