@@ -79,6 +79,8 @@ class Hub:
     """The token that gated repositories want."""
     faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    ranges: bool = True
+    """Whether the store answers ranges; it sends whole files otherwise."""
     rate: float | None = None
     """Bytes a second that each connection to the store gets."""
     url: str = ""
@@ -217,7 +219,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, stored: Stored, headers: dict[str, str]) -> None:
         first, last, status = 0, stored.size - 1, 200
-        if part := re.fullmatch(r"bytes=(\d+)-(\d*)", self.asked.range or ""):
+        asked = self.asked.range if self.hub.ranges else None
+        if part := re.fullmatch(r"bytes=(\d+)-(\d*)", asked or ""):
             first, last = int(part[1]), min(int(part[2] or last), last)
             if first > last:
                 self._send(416, b"", {"Content-Range": f"bytes */{stored.size}"})

@@ -15,6 +15,7 @@ from tensor_files import header, write, write_folder, write_raw
 
 from bringup import artifact, checkpoint
 from bringup.checkpoint import hashes
+from bringup.checkpoint.progress import Progress
 
 PROJECT = Path(__file__).parents[2]
 CONFIG = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "torch_dtype": "bfloat16"}
@@ -348,6 +349,38 @@ def test_after_failed_metadata_weights_are_skipped(tmp_path):
     checked(document)
     assert document["status"] == "skipped"
     assert "no config.json" in document["reason"]["message"]
+
+
+# Progress
+
+
+def test_progress_says_how_much_how_fast_and_how_long_still(capfd):
+    now = [0.0]
+    progress = Progress("fetch it", 4 * 2**30, clock=lambda: now[0], every_s=10)
+    progress.add(2**29)
+    assert capfd.readouterr().err == ""
+    now[0] = 10.0
+    progress.add(2**29)
+    assert capfd.readouterr().err == ("fetch it: 1.00 of 4.00 GiB (25.0 %), 102 MiB/s, 30 s left\n")
+    now[0] = 4000.0
+    assert progress.line().endswith("3 h 20 min left")
+
+
+def test_an_attempt_that_starts_anew_is_counted_once():
+    progress = Progress("fetch it", 100)
+    bar = progress.bar()
+    bar(total=100).update(60)
+    bar(total=100).update(100)
+    progress.bar()().update(5)
+    assert progress.done == 105
+
+
+def test_an_interruption_ends_downloads_at_their_next_bytes():
+    progress = Progress("fetch it", 100)
+    bar = progress.bar()()
+    progress.stop()
+    with pytest.raises(checkpoint.UnreachableError, match="fetch it: interrupted"):
+        bar.update(10)
 
 
 def test_documents_can_be_written(folder, tmp_path):

@@ -215,11 +215,35 @@ def test_modelslim_says_a_word_for_each_tensor(tmp_path):
     assert formats_of(document["declared"]) == {**HEAD_AND_ENDS, **in_experts("int8")}
 
 
+def test_names_that_a_runtime_fuses_stand_for_their_parts(tmp_path):
+    """As in RedHatAI/DeepSeek-V4-Flash-NVFP4-FP8: blocks of FP8 and NVFP4 experts by patterns."""
+    blocks = group(8, "float", strategy="block", block_structure=[128, 128])
+    fp4 = group(
+        4, "float", {"num_bits": 4, "type": "float"}, strategy="tensor_group", group_size=16
+    )
+    said = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "ignore": ["head"],
+        "config_groups": {
+            "group_0": {**blocks, "targets": [r"re:.*attn\.(fused_wqa_wkv|wq_b|wo_a|wo_b)$"]},
+            "group_1": {**fp4, "targets": [r"re:.*ffn\.experts\..*"]},
+        },
+    }
+    declared = configured(tmp_path, said, deepseek_v4.CONFIG)["declared"]
+    assert declared["attention"]["formats"].keys() == {"fp8-block"}
+    assert declared["attention"]["group_size"] == [128, 128]
+    assert declared["experts"]["format"] == "nvfp4"
+
+
 def test_gguf_is_named(tmp_path):
     made = write_folder(tmp_path / "gguf", DENSE, {})
     (made / "model-q4.gguf").write_bytes(b"GGUF" + b"\0" * 60)
     document = describe(made)
     assert set(formats_of(document["declared"]).values()) == {"gguf"}
+    (made / "model-q4.gguf").write_bytes(b"GGML" + b"\0" * 60)
+    with pytest.raises(checkpoint.UnusableError, match=r"model-q4\.gguf: doesn't begin as a GGUF"):
+        describe(made)
 
 
 def test_expert_dtype_overrides_the_method(tmp_path):
@@ -412,24 +436,29 @@ def test_fp8_said_of_nvfp4_experts_is_a_conflict_in_these_words(nvfp4):
     assert document["classes"]["experts"] == {"format": "nvfp4", "group_size": 16}
 
 
-def test_metadata_older_than_the_weights_is_a_conflict(nvfp4):
+def few_experts(folder: Path, experts: deepseek_v4.Experts = "nvfp4", **config: Any) -> Path:
+    """Write a DeepSeek-V4 of one layer, a draft layer, and two experts in each."""
+    whole = {**deepseek_v4.CONFIG, "num_hidden_layers": 1, **config}
+    return deepseek_v4.write_checkpoint(folder / "v4", experts, whole, layers=1, each=2)
+
+
+def test_metadata_older_than_the_weights_is_a_conflict(tmp_path):
     """The revision of NVFP4 weights that still had the metadata of the MXFP4 ones (PR 25820)."""
-    config = {**deepseek_v4.CONFIG, "expert_dtype": "fp4", "quantization_config": deepseek_v4.FP8}
-    document = describe(rewritten(nvfp4, config))
+    made = few_experts(tmp_path, expert_dtype="fp4", quantization_config=deepseek_v4.FP8)
+    document = describe(made)
     assert document["verdict"] == "conflict"
     assert "config.json: expert_dtype says mxfp4 for experts" in document["contradictions"][0]
 
 
-def test_a_drifted_revision_contradicts_itself_and_shows_its_hashes(nvfp4):
+def test_a_drifted_revision_contradicts_itself_and_shows_its_hashes(tmp_path):
     """Revision 48bfe38c: quant_algo null, yet a list of experts."""
-    config = {**deepseek_v4.CONFIG, "expert_dtype": "fp4", "quantization_config": deepseek_v4.FP8}
+    made = few_experts(tmp_path, expert_dtype="fp4", quantization_config=deepseek_v4.FP8)
     listed = {
-        f"layers.{layer}.ffn.experts.{e}.w1": {"awq_block_size": 16}
-        for layer in range(2)
-        for e in range(3)
+        f"layers.0.ffn.experts.{e}.w{n}": {"awq_block_size": 16} for e in (0, 1) for n in (1, 2, 3)
     }
     drifted = {"quantization": {"quant_algo": None, "quantized_layers": listed}}
-    document = describe(rewritten(nvfp4, config, hf_quant_config=drifted))
+    (made / "hf_quant_config.json").write_text(json.dumps(drifted))
+    document = describe(made)
     assert document["verdict"] == "conflict"
     assert any(
         line.endswith("quant_algo is null, yet quantized_layers lists 6 modules")
@@ -455,8 +484,7 @@ def test_two_files_that_contradict_each_other(tmp_path):
     ("experts", "verdict"), [("fp8", "consistent"), ("mxfp4", "metadata-incomplete")]
 )
 def test_a_config_that_fits_two_checkpoints_lets_the_tensors_decide(tmp_path, experts, verdict):
-    config = {**deepseek_v4.CONFIG, "num_hidden_layers": 1, "quantization_config": deepseek_v4.FP8}
-    made = deepseek_v4.write_checkpoint(tmp_path / "v4", experts, config, layers=1, each=2)
+    made = few_experts(tmp_path, experts, quantization_config=deepseek_v4.FP8)
     document = describe(made)
     expected = "fp8-block" if experts == "fp8" else "mxfp4"
     assert document["observed"]["experts"]["format"] == expected
@@ -687,6 +715,11 @@ def test_the_command_prints_a_table_and_says_by_its_exit_code(tmp_path, capsys):
     assert main([str(made), "--json"]) == 1
     document = checked(json.loads(capsys.readouterr().out))
     assert document["verdict"] == "conflict"
+
+    assert main([str(made)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"config.json is sha256 {document['json_hashes']['config.json']}"
+    assert lines[-2] == f"contradiction: {document['contradictions'][0]}"
 
 
 @pytest.mark.parametrize("where", ["/nowhere/at/all", "./nowhere"])

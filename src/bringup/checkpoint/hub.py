@@ -33,7 +33,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 from bringup.checkpoint.errors import UnreachableError
 from bringup.checkpoint.folder import open_ranges
 from bringup.checkpoint.headers import ReadRange
-from bringup.checkpoint.progress import say
+from bringup.checkpoint.progress import Quiet, say
 from bringup.checkpoint.selection import File
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Repository:
         """Return where the file ``name`` lies in the hub's cache, or None."""
         return _cached(self.repo, name, self.commit)
 
-    def download(self, name: str, *, again: bool = False, bar: type | None = None) -> Path:
+    def download(self, name: str, *, again: bool = False, bar: type[Quiet] = Quiet) -> Path:
         """Download a file; what is in the cache is not fetched again, unless ``again``.
 
         Raises:
@@ -271,7 +271,10 @@ def _line(at: Repository, what: str, error: BaseException) -> str:
         return f"{repo}: no revision {at.revision!r}: name a branch, a tag or a commit of it"
     if isinstance(error, HfHubHTTPError) and _status(error) in (401, 403):
         return f"{repo}: the hub refuses the token for {what}: check HF_TOKEN and its permissions"
-    return f"{repo}: {what}: {_short(error)} (from {constants.ENDPOINT})"
+    line = f"{repo}: {what}: {_short(error)} (from {constants.ENDPOINT})"
+    if isinstance(error, TransportError) and not isinstance(error, HfHubHTTPError):
+        line += "; HF_HUB_OFFLINE=1 makes do with what the hub cache has"
+    return line
 
 
 def _not_a_name(repo: str) -> str:

@@ -19,8 +19,14 @@ from bringup.checkpoint.selection import SAFETENSORS, File, Selection, select
 
 SCHEMA = "metadata/1"
 
-LARGEST_CONFIG = 64 * 2**20
-"""Bytes of a small file; the largest published index (a few 100,000 tensors) has about 30 MB."""
+LARGEST_CONFIG = 16 * 2**20
+"""Bytes of a small file; lists of 33,000 quantized modules, the longest published, take 3 MB."""
+
+LARGEST_INDEX = 64 * 2**20
+"""Bytes of an index; those of a few 100,000 tensors take 30 MB."""
+
+GGUF = b"GGUF"
+"""What a GGUF file begins with."""
 
 READERS = 8
 """Headers read at once; the same number of connections that huggingface_hub uses by default."""
@@ -105,9 +111,10 @@ def failed(source: Mapping[str, Any], *, name: str, error: UnusableError) -> Doc
 
 
 def _text(source: Source, file: File) -> bytes:
-    if file.size > LARGEST_CONFIG:
+    largest = LARGEST_INDEX if _index(file.name) else LARGEST_CONFIG
+    if file.size > largest:
         raise UnusableError(
-            f"{file.name}: {file.size:,} bytes; a file of this name has at most {LARGEST_CONFIG:,}"
+            f"{file.name}: {file.size:,} bytes; a file of this name has at most {largest:,}"
         )
     return source.fetch(file).read_bytes()
 
@@ -160,6 +167,8 @@ def _check_whole(
 
 def _headers(source: Source, chosen: Selection) -> tuple[Summary | None, dict[str, int]]:
     """Return the summary of all headers, and the bytes of data of each weight file."""
+    if chosen.kind == "gguf":
+        _check_gguf(source, chosen.weights)
     if chosen.kind != SAFETENSORS:
         return None, {}
 
@@ -182,6 +191,13 @@ def _headers(source: Source, chosen: Selection) -> tuple[Summary | None, dict[st
         finally:
             pool.shutdown(cancel_futures=True)
     return summary, data
+
+
+def _check_gguf(source: Source, files: list[File]) -> None:
+    for file in files:
+        with source.reader(file) as read:
+            if read(0, len(GGUF)) != GGUF:
+                raise UnusableError(f"{file.name}: doesn't begin as a GGUF file does")
 
 
 def _store(texts: Mapping[str, bytes], summary: Summary | None) -> tuple[Path, Path | None]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from bringup.checkpoint.errors import UnreachableError
 
@@ -80,29 +80,23 @@ class Progress:
             f"{rate / 2**20:.0f} MiB/s, {left} left"
         )
 
-    def bar(self) -> type:
+    def bar(self) -> type[Quiet]:
         """Return a class that huggingface_hub uses for one file in place of tqdm's."""
 
-        class Bar(_Bar):
+        class Bar(_Counting):
             progress = self
             counted = 0
 
         return Bar
 
 
-class _Bar:
-    """What huggingface_hub needs of a progress bar; it makes a new one for every attempt."""
-
-    progress: Progress
-    counted: int
-    """Bytes of this file so far; kept by the class, so that the next attempt takes them back."""
+class Quiet:
+    """A progress bar, as far as huggingface_hub needs one, that shows nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Start the file anew; nothing is shown, whatever a bar is told about its looks."""
-        self.progress.add(-type(self).counted)
-        type(self).counted = 0
+        """Take whatever a bar is told about its looks."""
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Self:
         """Return itself."""
         return self
 
@@ -110,13 +104,10 @@ class _Bar:
         """Do nothing."""
 
     def update(self, count: float | None = 1) -> None:
-        """Count bytes that were written."""
-        self.progress.check_stopped()
-        type(self).counted += int(count or 0)
-        self.progress.add(int(count or 0))
+        """Ignore bytes that were written."""
 
     def update_transfer(self, count: float | None = 1) -> None:
-        """Ignore bytes on the wire: the files' bytes are what is counted."""
+        """Ignore bytes on the wire: the files' bytes are what counts."""
 
     def set_postfix_str(self, *_: Any, **__: Any) -> None:
         """Show nothing."""
@@ -125,6 +116,25 @@ class _Bar:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class _Counting(Quiet):
+    """Counts the bytes of one file; huggingface_hub makes a new one for every attempt."""
+
+    progress: Progress
+    counted: int
+    """Bytes of this file so far; kept by the class, so that the next attempt takes them back."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Start the file anew."""
+        self.progress.add(-type(self).counted)
+        type(self).counted = 0
+
+    def update(self, count: float | None = 1) -> None:
+        """Count bytes that were written."""
+        self.progress.check_stopped()
+        type(self).counted += int(count or 0)
+        self.progress.add(int(count or 0))
 
 
 def _duration(seconds: float) -> str:

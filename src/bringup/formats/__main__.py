@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where, revision = given.checkpoint, ""
     try:
         document = formats.describe(where, revision or None)
-    except (checkpoint.UnusableError, checkpoint.UnreachableError) as error:
+    except (checkpoint.UnusableError, OSError) as error:
         print(redacted_text(f"error: {error}"), file=sys.stderr)
         return 2
     document = redacted(document)
@@ -53,6 +53,8 @@ def table(document: dict[str, Any]) -> str:
     kv_cache = document["kv_cache"]["format"] if document["kv_cache"] else "as the model"
     lines += ["", f"{document['architecture']}, KV cache {kv_cache}: {document['verdict']}"]
     lines += [f"contradiction: {each}" for each in document["contradictions"]]
+    if document["contradictions"]:  # two revisions may differ in their JSON files alone
+        lines += [f"{name} is sha256 {each}" for name, each in document["json_hashes"].items()]
     lines += [f"note: {each}" for each in document["notes"]]
     return "\n".join(lines)
 
