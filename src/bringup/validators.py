@@ -204,6 +204,16 @@ def _counters_agree(evidence: Evidence) -> tuple[Level, str]:
     return ("void" if differs else "ok"), message
 
 
+def _none_retracted(evidence: Evidence) -> tuple[Level, str]:
+    """Look whether the server threw requests out of its batch for want of KV cache."""
+    if not evidence.counters:
+        return "unchecked", "the server shows no counters (--enable-metrics)"
+    retracted = evidence.counters.get("retracted", 0.0)  # it appears with the first one
+    if retracted:
+        return "flag", f"{retracted:.0f} requests lost their place for want of KV cache"
+    return "ok", "no request lost its place in the batch"
+
+
 def _graphs_used(evidence: Evidence) -> tuple[Level, str]:
     used = (evidence.traffic or {}).get("graph", "unknown")
     if used == "unknown":
@@ -221,9 +231,10 @@ def _batch_reached(evidence: Evidence) -> tuple[Level, str]:
     most = (evidence.traffic or {}).get("running_max")
     if most is None:
         return "unchecked", "the server's log shows no decode step in this window"
-    asked = evidence.workload.concurrency
+    asked, waiting = evidence.workload.concurrency, (evidence.traffic or {}).get("queue_max")
     if most < asked:
-        return "flag", f"at most {most} requests ran at once, {asked} were sent"
+        queued = f", up to {waiting} waited in the server's queue" if waiting else ""
+        return "flag", f"at most {most} requests ran at once, {asked} were sent{queued}"
     return "ok", f"{most} requests ran at once"
 
 
@@ -280,6 +291,7 @@ VALIDATORS: Mapping[str, Check] = {
     "long-enough": _long_enough,
     "cache-cold": _cache_cold,
     "counters-agree": _counters_agree,
+    "none-retracted": _none_retracted,
     "graphs-used": _graphs_used,
     "batch-reached": _batch_reached,
     "log-agrees": _log_agrees,

@@ -85,6 +85,7 @@ FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, fi
         (evidence(traffic=TRAFFIC | {"cached_tokens": 6}), {"cache-cold": "flag"}),
         (evidence(traffic=TRAFFIC | {"cached_tokens": 300}), {"cache-cold": "void"}),
         (evidence(counters={"generation_tokens": 320.0}), {"counters-agree": "void"}),
+        (evidence(counters=COUNTERS | {"retracted": 3.0}), {"none-retracted": "flag"}),
         (evidence(traffic=TRAFFIC | {"graph": "none"}), {"graphs-used": "flag"}),
         (evidence(traffic=TRAFFIC | {"graph": "some"}), {"graphs-used": "flag"}),
         (evidence(traffic=TRAFFIC | {"running_max": 1}), {"batch-reached": "flag"}),
@@ -122,6 +123,7 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
     assert verdicts(blind).keys() == {
         "cache-cold",
         "counters-agree",
+        "none-retracted",
         "graphs-used",
         "batch-reached",
         "log-agrees",
@@ -130,6 +132,15 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
         "clocks-held",
         "gpus-alone",
     }
+
+
+def test_more_requests_than_the_server_admits_are_said_to_wait() -> None:
+    full = evidence(traffic=TRAFFIC | {"running_max": 1, "queue_max": 1})
+    found = {f.name: f for f in validators.check(full)}["batch-reached"]
+    assert found.verdict == "flag"
+    assert found.message == (
+        "at most 1 requests ran at once, 2 were sent, up to 1 waited in the server's queue"
+    )
 
 
 def test_void_reasons_name_their_validator() -> None:

@@ -34,6 +34,7 @@ COUNTERS = {
     "generation_tokens": "sglang:generation_tokens_total",
     "prompt_tokens": "sglang:prompt_tokens_total",
     "cached_tokens": "sglang:cached_tokens_total",
+    "retracted": "sglang:num_retracted_requests_total",
 }
 """Our name → the server's counter in /metrics (SGLang 0.5.13 to 0.5.23)."""
 
