@@ -115,7 +115,7 @@ def measure(
         rate = point.warm_up()
         for number in range(1, repeats + 1):
             rate = point.repeat(number, rate)
-        point.ask("during")
+        point.ask("during", within_batch=True)
         point.ask("after")
     except ServerGoneError as error:
         return point.document(artifact.reason("server-gone", str(error), hint="See server.log."))
@@ -135,25 +135,23 @@ class _Point:
         folder: Path,
     ) -> None:
         self._experiment, self._target, self._workload = experiment, target, workload
-        self._gate, self._bench, self._folder = gate, bench, folder
+        self._gate, self._bench = gate, bench
+        self._folder = folder.absolute()  # the client's process has another working directory
         self._questions = probes.short(gate.questions, SHORT_PROBE)
         self._phases: dict[str, list[probes.Item]] = {}
         self._repeats: list[dict[str, Any]] = []
         self._client: records.Client | None = None
 
-    def ask(self, phase: str) -> None:
-        """Ask the short probe: alone, or (``during``) inside a full batch."""
-        settings = {"timeout_s": self._gate.timeout_s, "api_key": self._target.api_key}
-        if phase == "during":
-            items = probes.ask_within_batch(
-                self._target.url,
-                self._questions,
-                concurrency=self._workload.concurrency,
-                **settings,  # type: ignore[arg-type]
-            )
-        else:
-            items = probes.ask(self._target.url, self._questions, **settings)  # type: ignore[arg-type]
-        self._phases[phase] = items
+    def ask(self, phase: str, *, within_batch: bool = False) -> None:
+        """Ask the short probe, alone or inside a full batch."""
+        ask = probes.ask_within_batch if within_batch else probes.ask
+        self._phases[phase] = ask(
+            self._target.url,
+            self._questions,
+            concurrency=self._workload.concurrency if within_batch else 1,
+            timeout_s=self._gate.timeout_s,
+            api_key=self._target.api_key,
+        )
 
     def verdict(self) -> probes.Verdict:
         """Return the gate over the phases so far."""
@@ -206,21 +204,15 @@ class _Point:
         return _rate(figures) or rate
 
     def document(self, failure: artifact.Document | None = None) -> artifact.Document:
-        """Return the point with what was measured so far."""
-        verdict = self.verdict()
+        """Return the point with what was measured so far; ``failure`` is why it ended early."""
         void = [
             f"repeat {number}: {why}"
             for number, repeat in enumerate(self._repeats, 1)
             for why in repeat["void"]
         ]
-        status: artifact.Status = "ok"
-        why = failure
-        if failure is None and self._repeats and not any(r["completed"] for r in self._repeats):
-            why = artifact.reason("no-request-completed", void[0] if void else "nothing came back")
-        if why is not None:
-            status = "failed"
-        elif verdict.gate != "pass":
-            status, why = "failed" if verdict.gate == "error" else "wrong", probes.reason(verdict)
+        verdict = self.verdict()
+        status, why = self._status(failure, verdict, void)
+        client = self._client
         return artifact.document(
             SCHEMA,
             status,
@@ -229,21 +221,30 @@ class _Point:
             concurrency=self._workload.concurrency,
             boot=self._target.boot,
             workload=asdict(self._workload),
-            gate={
-                "verdict": verdict.gate,
-                **{
-                    phase: probes.summary(probes.gate(items, self._gate.thresholds))
-                    for phase, items in self._phases.items()
-                },
-            },
+            gate={"verdict": verdict.gate, **self._summaries()},
             repeats=self._repeats,
             summary=summary(self._repeats),
             server=_server(self._repeats),
             void=void,
-            client={"name": self._client.name, "version": self._client.version}
-            if self._client
-            else None,
+            client=client and {"name": client.name, "version": client.version},
         )
+
+    def _status(
+        self, failure: artifact.Document | None, verdict: probes.Verdict, void: Sequence[str]
+    ) -> tuple[artifact.Status, artifact.Document | None]:
+        if failure is None and self._repeats and not any(r["completed"] for r in self._repeats):
+            failure = artifact.reason("no-request-completed", void[0])
+        if failure is not None:
+            return "failed", failure
+        if verdict.gate == "pass":
+            return "ok", None
+        return "failed" if verdict.gate == "error" else "wrong", probes.reason(verdict)
+
+    def _summaries(self) -> dict[str, Any]:
+        return {
+            phase: probes.summary(probes.gate(items, self._gate.thresholds))
+            for phase, items in self._phases.items()
+        }
 
     def _run(self, name: int | str, count: int) -> records.Run:
         stem = f"c{self._workload.concurrency}.{name}"
