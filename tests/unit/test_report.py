@@ -458,3 +458,38 @@ def test_the_history_stays_small(tmp_path: Path) -> None:
         run.experiments[0]["name"] = f"renamed{number}"
         told(run)
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 10
+
+
+# Pictures.
+
+
+def pictures(run: study.Run) -> set[str]:
+    build(run)
+    return {path.name for path in (run.folder / "plots").glob("*.svg")}
+
+
+def test_no_picture_without_a_use(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    run.experiments = [entry for entry in run.experiments if entry["name"] == "bf16-stock"]
+    (tmp_path / "experiments/bf16-stock/points/c8.json").unlink()
+    assert pictures(run) == set()
+
+
+def test_a_measure_that_nobody_has_is_not_drawn(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    run.experiments = [entry for entry in run.experiments if entry["study"] == "arithmetic"]
+    for name in ("bf16-stock", "bf16-ours"):
+        for level in (1, 8):  # answers of one token have no time between tokens
+            path = tmp_path / f"experiments/{name}/points/c{level}.json"
+            document = json.loads(path.read_text())
+            document["summary"] |= {"tpot_ms_p50": None, "tpot_ms_p99": None, "user_tok_s": None}
+            for repeat in document["repeats"]:
+                repeat["tpot_ms"] = {"n": 0, "mean": None, "p50": None, "p90": None, "p99": None}
+            path.write_text(json.dumps(document), encoding="utf-8")
+    assert pictures(run) == {"arithmetic.output_tok_s.svg", "arithmetic.ttft_ms_p50.svg"}
+
+
+def test_wrong_answers_are_in_no_picture(results: Path) -> None:
+    picture = (results / "plots" / "dsv4-flash.output_tok_s.svg").read_text(encoding="utf-8")
+    assert "nvfp4-cutlass" in picture
+    assert "nvfp4-triton" not in picture

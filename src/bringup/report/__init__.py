@@ -7,6 +7,7 @@ same documents: every time in it comes from them, none from the clock.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def build(*, experiments: Sequence[Document], documents: Iterable[Path], output:
         study["name"]: plots.draw(study["name"], text.slug(study["name"]), _members(report, study))
         for study in report["studies"]
     }
+    shutil.rmtree(output / "plots", ignore_errors=True)  # of studies that are gone
     for picture in (each for drawn in pictures.values() for each in drawn):
         artifact.write_text(output / "plots" / f"{picture.name}.svg", picture.svg)
     artifact.write_text(output / "report.json", json.dumps(report, ensure_ascii=False) + "\n")

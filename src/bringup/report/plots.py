@@ -40,6 +40,9 @@ THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumer
 WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.7, 0.65, 0.25
 """Inches of a picture and of its parts, from the top down."""
 
+HEADROOM = 1.1
+"""Axes begin at zero and end this far above the largest value."""
+
 BAR, MOST_BARS = 0.55, 12
 
 MODULE_COLOURS = {
@@ -117,17 +120,14 @@ def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
 
     ``name`` is the study's name as file names can hold it.
     """
-    points = [p for row in members for p in row["points"] if p["unranked"] is None]
     profiled = [row for row in members if row["kernels"]]
-    plots = []
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
-        if len(points) > 1:
-            plots += [_against_concurrency(study, name, measure, members) for measure in CURVES]
-        if len({point["concurrency"] for point in points}) > 1:
-            plots.append(_trade(study, name, members))
-        if profiled:
-            plots.append(_time_by_module(study, name, profiled[:MOST_BARS]))
-    return plots
+        drawn = [
+            *(_against_concurrency(study, name, measure, members) for measure in CURVES),
+            _trade(study, name, members),
+            _time_by_module(study, name, profiled[:MOST_BARS]) if profiled else None,
+        ]
+    return [plot for plot in drawn if plot]
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,10 @@ class Line:
 
 def _against_concurrency(
     study: str, name: str, measure: Measure, members: Sequence[Document]
-) -> Plot:
+) -> Plot | None:
     lines = _lines(members, measure)
+    if sum(len(line.values) for line in lines) < 2:
+        return None
     figure, axes = _canvas(measure.title, measure.unit, len(lines))
     _in_grey(axes, [(line.levels, line.values) for line in lines[len(SERIES) :]])
     for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
@@ -158,7 +160,7 @@ def _against_concurrency(
     axes.set_xticks(levels, [str(level) for level in levels])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.06)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, HEADROOM * max(high for line in lines for high in line.highs))
     axes.set_xlabel("concurrent requests")
     _legend(figure, len(lines))
     caption = (
@@ -177,12 +179,14 @@ def _samples(counts: Iterable[int]) -> str:
     return f"A marker is the median of {sizes} repeats, a bar reaches from lowest to highest."
 
 
-def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
+def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:
     """Draw what all requests together gain against what each one loses, as concurrency rises."""
     title = "Throughput against speed per user"
     lines = _lines(members, CURVES[0])
     speeds = {line.name: line.values for line in _lines(members, SPEED)}
     drawn = [line for line in lines if len(speeds.get(line.name, [])) == len(line.values)]
+    if not any(len(line.values) > 1 for line in drawn):
+        return None
     figure, axes = _canvas(title, "tokens per second of all requests", len(drawn))
     _in_grey(axes, [(speeds[line.name], line.values) for line in drawn[len(SERIES) :]])
     for line, colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
@@ -196,9 +200,8 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
                 fontsize=8,
                 color=QUIET,
             )
-    axes.margins(x=0.12, y=0.12)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    axes.set_ylim(0, HEADROOM * max(value for line in drawn for value in line.values))
+    axes.set_xlim(0, HEADROOM * max(speed for line in drawn for speed in speeds[line.name]))
     axes.set_xlabel("tokens per second of one request (1000 / median TPOT)")
     _legend(figure, len(drawn))
     caption = f"{title}: up and right is better. A marker is a level, the number its concurrency."
@@ -208,7 +211,9 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot:
 def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot:
     """Draw where decoding spends its time: a bar for each profile, its parts the modules."""
     title = "Where the time goes"
-    rows = (len(MODULE_COLOURS) + 3) // 4
+    seen = {each["module"] for row in profiled for each in row["kernels"]["modules"]}
+    colours = {module: MODULE_COLOURS[module] for module in MODULE_COLOURS if module in seen}
+    rows = (len(colours) + 3) // 4
     height = TITLE + BAR * len(profiled) + TICKS + LEGEND_ROW * rows
     figure = Figure(figsize=(WIDTH, height), facecolor=PAPER)
     FigureCanvasSVG(figure)
@@ -219,7 +224,7 @@ def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot
     axes.grid(visible=False)
     for place, row in enumerate(profiled):
         start = 0.0
-        for module, colour in MODULE_COLOURS.items():
+        for module, colour in colours.items():
             found = [each for each in row["kernels"]["modules"] if each["module"] == module]
             part = 100 * sum(each["share"] or 0 for each in found)
             axes.barh(place, part, 0.42, left=start, color=colour, edgecolor=PAPER, linewidth=0.8)
@@ -230,7 +235,7 @@ def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot
     axes.set_xlim(0, 100)
     axes.set_yticks([])
     axes.set_xlabel("% of the time in kernels while decoding")
-    handles = [Patch(color=colour, label=module) for module, colour in MODULE_COLOURS.items()]
+    handles = [Patch(color=colour, label=module) for module, colour in colours.items()]
     figure.legend(handles=handles, loc="lower left", frameon=False, ncols=4, fontsize=9)
     caption = f"{title}: one profile of decoding for each bar, kernels by the module they work for."
     return Plot(f"{name}.time", f"{title}: {study}", caption, _svg(figure))
