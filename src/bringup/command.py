@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from bringup.artifact import Document
 from bringup.paths import PROJECT
-from bringup.redact import redacted
+from bringup.redact import REFERENCE, redacted
 
 PORT = "30000"
 """Where a server that is started by hand listens, unless PORT says otherwise (SGLang's default)."""
@@ -61,13 +61,7 @@ def _exports(plan: Document) -> Iterator[str]:
     path = ":".join(_shell(each) for each in plan["pythonpath"])
     yield f'export PYTHONPATH="{path}"' if path else "unset PYTHONPATH"
     for name, value in plan["env"].items():
-        yield f"export {name}={_value(value)}"
-
-
-def _value(value: str | Mapping[str, str]) -> str:
-    if isinstance(value, Mapping):
-        return f'"${{{value["secret"]}:?}}"'
-    return shlex.quote(value)
+        yield f"export {name}={_quoted(value)}"
 
 
 def _lines(plan: Document, model: str) -> Iterator[str]:
@@ -85,6 +79,8 @@ def _quoted(word: str) -> str:
     """Quote ``word`` for the shell, with the places that the script knows by name filled in."""
     if word == "{port}":
         return f'"${{PORT:-{PORT}}}"'
+    if secret := REFERENCE.fullmatch(word):
+        return f'"${{{secret.group(1)}:?}}"'
     return f'"{_shell(word)}"' if word.startswith(("{cache}", "{project}")) else shlex.quote(word)
 
 

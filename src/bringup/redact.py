@@ -28,6 +28,9 @@ SECRET_SHAPE = re.compile(
 )
 """Values that are secrets wherever they stand."""
 
+REFERENCE = re.compile(r"\{secret:([A-Za-z_][A-Za-z0-9_]*)\}")
+"""How documents name a secret: the variable of the user's shell that holds it."""
+
 SHORTEST_VALUE = 8
 """A shorter value of a secret variable is not searched for in texts: it would hit plain words."""
 
@@ -44,7 +47,7 @@ def _redacted(value: Any, name: str) -> Any:
         return {key: _redacted(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return _redacted_items(list(value))
-    if isinstance(value, str):
+    if isinstance(value, str) and not REFERENCE.fullmatch(value):
         return HIDDEN if SECRET_NAME.search(name) and value else redacted_text(value)
     return value
 
@@ -57,6 +60,22 @@ def _redacted_items(items: list[Any]) -> list[Any]:
         clean.append(_redacted(item, flag))
         flag = item.lstrip("-") if isinstance(item, str) and item.startswith("--") else ""
     return clean
+
+
+def revealed(text: str) -> str:
+    """Return ``text`` with every reference to a secret replaced by the secret.
+
+    Raises:
+        OSError: the variable that holds it is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            raise OSError(f"the config takes a secret from {name}, which is not set; export it")
+        return os.environ[name]
+
+    return REFERENCE.sub(value, text)
 
 
 def redacted_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""An experiment's server in the hands of one job: leased, and its failure explained."""
+"""An experiment's server in the hands of one job: leased, its client, and its failure explained."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 from bringup import engine, evidence, serving
 from bringup.artifact import Document
+from bringup.engine import worker
+from bringup.load.point import Bench
+from bringup.paths import actual
 
 
 @contextlib.contextmanager
@@ -19,16 +22,59 @@ def of(
     Args:
         plan: ``plan.json``, status ok.
         weights: ``weights.json``, status ok.
-        build: ``engine.json``; an environment that was deleted since is built again.
+        build: ``engine.json``; what was deleted of it since is built again.
         folder: where ``server.log`` goes.
 
     Raises:
         serving.ServerFailed: it did not come up, or died; see `explained`.
         OSError: something that says nothing about the experiment (devices, disk, network).
     """
-    engine.restore(build)
+    restore(build, log=folder / "logs" / "engine.log")
     with serving.lease(serving.ServerSpec.of(plan, weights), log_dir=folder) as boot:
         yield boot
+
+
+def restore(build: Document, *, log: Path) -> None:
+    """Build an engine again if its environment or overlay was deleted.
+
+    Raises:
+        OSError: what came out is another engine than ``build``, or it could not be built.
+    """
+    if all(actual(path).exists() for path in (build["python"], *build["pythonpath"])):
+        return
+    git = build["base"].get("git")
+    again = engine.build(
+        {
+            **build["base"],
+            **({"git": {"url": git["url"], "ref": git["commit"]}} if git else {}),
+            "patches": [patch["source"] for patch in build["patches"]],
+        },
+        engine_name=build["engine"],
+        cuda=not build["stand_in"],
+        log=log,
+    )
+    if again["tree"] != build["tree"]:
+        name = build["engine"]
+        raise OSError(
+            f"engine {name} was deleted, and what is built now is another one; "
+            f"delete results/engines/{name}/engine.json, so that what depends on it is redone"
+        )
+
+
+def client(build: Document, *, log: Path) -> Bench:
+    """Return what runs the load client in the engine's interpreter, imported and ready.
+
+    Raises:
+        OSError: it could not be started; so does what is returned when a run fails.
+    """
+
+    def ask(**request: object) -> None:
+        answer = worker.ask(build, request, log=log)
+        if not answer["ok"]:
+            raise OSError(f"the load client failed: {answer['error']}; see {log}")
+
+    ask(command="warm")
+    return lambda argv, output: ask(command="bench", argv=argv, output=str(output))
 
 
 def explained(failure: serving.ServerFailed) -> Document:

@@ -50,6 +50,7 @@ def test_a_skipped_stage_names_the_first_cause():
         ({"HF_TOKEN": "x", "tokenizer": "y"}, {"HF_TOKEN": redact.HIDDEN, "tokenizer": "y"}),
         ("token hf_" + "a" * 34 + ".", f"token {redact.HIDDEN}."),
         ("https://me:pw@host/x", f"https://{redact.HIDDEN}@host/x"),
+        ({"env": {"HF_TOKEN": "{secret:MINE}"}}, {"env": {"HF_TOKEN": "{secret:MINE}"}}),
         ({"max_total_num_tokens": 5}, {"max_total_num_tokens": 5}),
         (["--max-total-tokens", "8192"], ["--max-total-tokens", "8192"]),
         ("--skip-tokenizer-init --input-tokens 64", "--skip-tokenizer-init --input-tokens 64"),
@@ -66,6 +67,14 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch
         assert redact.redacted_text("said correct-horse-battery") == f"said {redact.HIDDEN}"
     finally:
         redact._secret_values.cache_clear()
+
+
+def test_a_reference_to_a_secret_is_followed_where_it_is_used(monkeypatch):
+    monkeypatch.setenv("MINE", "s3cr3t")
+    assert redact.revealed("{secret:MINE}") == "s3cr3t"
+    monkeypatch.delenv("MINE")
+    with pytest.raises(OSError, match="takes a secret from MINE, which is not set"):
+        redact.revealed("{secret:MINE}")
 
 
 def test_paths_in_documents_are_the_same_on_every_machine(tmp_path, monkeypatch):

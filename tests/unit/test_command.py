@@ -12,17 +12,17 @@ PLAN = {
     "python": "{cache}/envs/sglang-0.5.23/bin/python",
     "argv": [
         *("-m", "sglang.launch_server", "--model-path", "{model}", "--port", "{port}"),
-        *("--json-model-override-args", '{"a": 1}', "--api-key", "geheim"),
+        *("--json-model-override-args", '{"a": 1}', "--api-key", "{secret:MY_KEY}"),
     ],
     "pythonpath": ["{cache}/overlays/x", "{project}/envs/cpu"],
-    "env": {"SGLANG_X": "a b", "HF_TOKEN": {"secret": "MY_TOKEN"}},
+    "env": {"SGLANG_X": "a b", "HF_TOKEN": "{secret:MY_TOKEN}"},
 }
 
 
 def test_the_line_is_whole_and_without_secrets():
     line = command.one_line(PLAN, "models/m")
     assert "--model-path models/m --port 30000" in line
-    assert "geheim" not in line
+    assert "{secret:MY_KEY}" in line
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def run(script, **environment):
 
 
 def test_the_script_starts_the_same_server_from_anywhere(server, tmp_path):
-    done = run(server, PATH="/usr/bin:/bin", MY_TOKEN="x", PORT="31000")
+    done = run(server, PATH="/usr/bin:/bin", MY_TOKEN="x", MY_KEY="k", PORT="31000")
     path, variable, *arguments = done.stdout.splitlines()
     assert path.split(":")[0] == f"{tmp_path}/.cache/overlays/x"
     assert Path(path.split(":")[1]).resolve() == Path(command.PROJECT, "envs/cpu")
     assert variable == "a b"
     assert arguments[:6] == [*PLAN["argv"][:3], "models/m", "--port", "31000"]
-    assert arguments[7] == '{"a": 1}'
+    assert arguments[7:] == ['{"a": 1}', "--api-key", "k"]
 
 
 def test_the_script_asks_for_a_secret_that_is_not_set(server):

@@ -92,6 +92,16 @@ def test_backend_all_is_the_whole_field_of_this_machine(tmp_path):
     assert list(experiments) == ["one--triton", "one--marlin"]
 
 
+def test_a_secret_is_named_not_written(tmp_path):
+    text = (
+        GOOD
+        + "    server: {api-key: {secret: MY_KEY}}\n    env: {HF_TOKEN: {secret: MINE}, N: 1}\n"
+    )
+    entry = load_text(tmp_path, text).experiments["one"]
+    assert entry["server"]["api-key"] == "{secret:MY_KEY}"
+    assert entry["env"] == {"HF_TOKEN": "{secret:MINE}", "N": "1"}
+
+
 def test_order_of_keys_does_not_show(tmp_path):
     one = load_text(tmp_path, GOOD + "    env: {A: 1, B: 2}\n").experiments["one"]
     two = load_text(tmp_path, GOOD + "    env: {B: 2, A: 1}\n").experiments["one"]
@@ -164,6 +174,11 @@ def test_a_study_narrows_the_config(tmp_path):
             "    probes: {suites: [aritmetic]}",
             "15: experiments.one.probes.suites: no file resources",
         ),
+        (
+            "    env: {HF_TOKEN: abc}",
+            "15: experiments.one.env.HF_TOKEN: a secret doesn't belong here",
+        ),
+        ("    server: {api-key: abc}", "right: {secret: API_KEY}, and export API_KEY"),
         ("    force: true", "15: experiments.one.force: True is not right here; right: a reason"),
         ("  two: {engine: stock}", "15: experiments.two: lacks checkpoint"),
     ],

@@ -41,5 +41,7 @@ rule plans:
         "../../envs/workflow.yaml"
     params:
         code=code("plans"),
+        sweeps={name: entry["sweep"] for name, entry in CONFIG.experiments.items()},
+        local=[name for name, entry in CONFIG.checkpoints.items() if "path" in entry],
     script:
         "../scripts/plans.py"

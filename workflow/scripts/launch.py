@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from bringup import artifact, command, evidence, hardware, plan, serving, session
+from bringup import artifact, command, evidence, hardware, paths, plan, serving, session
 from bringup.joblog import logged
 
 
@@ -25,7 +25,7 @@ def main(snakemake):
             document = evidence.server_document(
                 **facts,
                 boot=boot.id,
-                argv=boot.argv,
+                argv=[paths.portable(word) if word.startswith("/") else word for word in boot.argv],
                 gpus=boot.gpus,
                 load_s=boot.load_s,
                 server_info=boot.server_info,

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from bringup import artifact, paths, probes, serving, session
-from bringup.engine import worker
 from bringup.joblog import logged
 from bringup.load import point
 from bringup.load.workload import Workload
@@ -24,10 +23,7 @@ def main(snakemake, log):
         return
     build = artifact.read(snakemake.input.engine)
 
-    def bench(argv, records):
-        request = {"command": "bench", "argv": argv, "output": str(records)}
-        worker.ask(build, request, log=log.with_suffix(".client.log"))
-
+    bench = session.client(build, log=log.with_suffix(".client.log"))
     try:
         with session.of(plan, weights, build, folder=output.parents[1]) as boot:
             document = point.measure(
@@ -37,7 +33,7 @@ def main(snakemake, log):
                     url=boot.url,
                     model=str(paths.actual(weights["snapshot"])),
                     log=boot.log,
-                    api_key=boot.api_key,
+                    api_key=boot.endpoint.api_key,
                 ),
                 Workload(
                     concurrency=who["concurrency"],

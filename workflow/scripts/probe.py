@@ -21,7 +21,7 @@ def main(snakemake):
                     boot.url,
                     probes.load(settings["suites"], Path(snakemake.input.suites[0]).parent),
                     timeout_s=settings["timeout_s"],
-                    api_key=boot.api_key,
+                    api_key=boot.endpoint.api_key,
                 )
             document = probes.document(
                 experiment,

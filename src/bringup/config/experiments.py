@@ -14,6 +14,7 @@ from bringup.config import schema as checks
 from bringup.config.merge import canonical, combinations, matches, merged, without_nulls
 from bringup.config.source import ConfigError, Path_, Source, read
 from bringup.paths import PROJECT
+from bringup.redact import SECRET_NAME
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 
@@ -90,6 +91,7 @@ def load(path: Path, *, backends: Backends, made: Container[str] = ()) -> Config
     schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
     _raise(source, checks.problems(without_nulls(source.data), schema))
     _raise(source, _double_flags(source.data))
+    _raise(source, _open_secrets(source.data))
     _raise(source, _wrong_matrices(source.data))
     expanded = list(_expanded(source.data, backends))
     _raise(source, _wrong_expansions(source.data, expanded))
@@ -114,13 +116,29 @@ def _raise(source: Source, found: Iterable[checks.Problem]) -> None:
 
 def _double_flags(data: Entry) -> Iterator[checks.Problem]:
     """Find server arguments that are given by their short and their long name at once."""
-    places: list[tuple[Path_, Entry]] = [(("defaults",), data.get("defaults") or {})]
-    places += [(("experiments", name), own or {}) for name, own in data["experiments"].items()]
-    for path, entry in places:
+    for path, entry in _places(data):
         for short, long in SHORT_FLAGS.items():
             if {short, long} <= set(entry.get("server") or {}):
                 message = f"is short for {long}, which stands here too; keep one of the two"
                 yield (*path, "server", short), message
+
+
+def _open_secrets(data: Entry) -> Iterator[checks.Problem]:
+    """Find secrets that stand in the file itself, which people share."""
+    for path, entry in _places(data):
+        for section in ("server", "env"):
+            for name, value in (entry.get(section) or {}).items():
+                if isinstance(value, str) and SECRET_NAME.search(name):
+                    variable = name.upper().replace("-", "_")
+                    message = f"a secret doesn't belong here; right: {{secret: {variable}}}"
+                    yield (*path, section, name), f"{message}, and export {variable}"
+
+
+def _places(data: Entry) -> Iterator[tuple[Path_, Entry]]:
+    """Yield where experiments' settings stand, and the settings."""
+    yield ("defaults",), data.get("defaults") or {}
+    for name, own in data["experiments"].items():
+        yield ("experiments", name), own or {}
 
 
 def _wrong_matrices(data: Entry) -> Iterator[checks.Problem]:
@@ -154,11 +172,28 @@ def _expanded(data: Entry, backends: Backends) -> Iterator[tuple[str, Entry]]:
 
 
 def _spelled_out(entry: Entry) -> Entry:
-    """Return ``entry`` with the short names of server arguments written out."""
-    if "server" not in entry or entry["server"] is None:
-        return entry
-    server = {SHORT_FLAGS.get(flag, flag): value for flag, value in entry["server"].items()}
-    return {**entry, "server": server}
+    """Return ``entry`` with short names of server arguments, and secrets, written as plans do."""
+    spelled = dict(entry)
+    if entry.get("server"):
+        spelled["server"] = {
+            SHORT_FLAGS.get(flag, flag): _reference(value)
+            for flag, value in entry["server"].items()
+        }
+    if entry.get("env"):
+        spelled["env"] = {name: _variable(value) for name, value in entry["env"].items()}
+    return spelled
+
+
+def _reference(value: Any) -> Any:
+    """Return ``{secret: NAME}`` as the reference that documents hold, anything else as it is."""
+    if isinstance(value, dict) and set(value) == {"secret"}:
+        return f"{{secret:{value['secret']}}}"
+    return value
+
+
+def _variable(value: Any) -> Any:
+    """Return an environment variable's value as text; None deletes it."""
+    return value if value is None else str(_reference(value))
 
 
 def _chosen(entry: Entry, choice: Entry) -> Entry:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bringup.artifact import Document
 from bringup.paths import actual, expanded
+from bringup.redact import revealed
 from bringup.resident import Spec
 
 GRACE_S = 30.0
@@ -48,14 +49,14 @@ class ServerSpec:
     def of(cls, plan: Document, weights: Document) -> ServerSpec:
         """Return the server of an experiment, by its ``plan.json`` and ``weights.json``."""
         model = str(actual(weights["snapshot"]))
-        argv = [expanded(word).replace("{model}", model) for word in plan["argv"]]
+        argv = [revealed(expanded(word).replace("{model}", model)) for word in plan["argv"]]
         pythonpath = os.pathsep.join(str(actual(entry)) for entry in plan["pythonpath"])
         environment: dict[str, str | None] = {
             **dict.fromkeys(THREAD_LIMITS),
             "PYTHONDONTWRITEBYTECODE": None,  # every start would compile all of SGLang again
             "PYTHONPATH": pythonpath or None,
             "PYTHONUNBUFFERED": "1",  # what it printed last must not be lost when it dies
-            **plan["env"],
+            **{name: revealed(value) for name, value in plan["env"].items()},
         }
         return cls(
             process=Spec(
