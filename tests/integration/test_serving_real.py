@@ -235,4 +235,4 @@ def test_a_port_that_is_taken_while_it_loads(
         monkeypatch.setattr(leasing.identity, "free_port", lambda: next(ports))
         with lease(spec(), log_dir=tmp_path) as boot:
             assert boot.server_info["port"] != stranger.getsockname()[1]
-    assert leasing.PORT_TAKEN in (tmp_path / "server.1.log").read_text().lower()
+    assert "address already in use" in (tmp_path / "server.1.log").read_text().lower()

@@ -72,6 +72,10 @@ while time.monotonic() - began < asked.load_s:
 if asked.crash is not None:
     print("RuntimeError: out of luck", file=sys.stderr)
     sys.exit(asked.crash)
-server = ThreadingHTTPServer(("127.0.0.1", asked.port), Handler)
+try:
+    server = ThreadingHTTPServer(("127.0.0.1", asked.port), Handler)
+except OSError as error:  # SGLang 0.5.23 says so, and stays
+    print(f"ERROR: error while attempting to bind on address: {error.strerror.lower()}", flush=True)
+    time.sleep(600)
 print("The server is fired up and ready to roll!", flush=True)
 server.serve_forever()

@@ -16,7 +16,7 @@ import pytest
 
 from bringup import resident
 from bringup.resident import Home, Spec, State
-from bringup.resident.log import CappedLog
+from bringup.resident.log import CappedLog, rotate
 from bringup.resident.supervisor import TICK_S
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -188,15 +188,23 @@ def test_what_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_older_logs_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "it.log"
     for number in range(7):
-        spec = python(f"print('life', {number})")
-        run_once(spec, tmp_path)
-        Home.of(spec).wait_for_end()
-    newest_first = [tmp_path / "it.log", *(tmp_path / f"it.{age}.log" for age in range(1, 5))]
-    assert [log.read_text().splitlines()[1] for log in newest_first] == [
+        rotate(log)
+        log.write_text(f"life {number}")
+    newest_first = [log, *(tmp_path / f"it.{age}.log" for age in range(1, 5))]
+    assert [each.read_text() for each in newest_first] == [
         f"life {number}" for number in (6, 5, 4, 3, 2)
     ]
-    assert len(list(tmp_path.glob("*.log"))) == 5
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_a_new_life_keeps_the_old_ones_log(tmp_path: Path) -> None:
+    for _ in range(2):
+        run_once(python("pass"), tmp_path)
+        Home.of(python("pass")).wait_for_end()
+    assert (tmp_path / "it.log").exists()
+    assert (tmp_path / "it.1.log").exists()
 
 
 def test_environment_and_placeholders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,12 @@ from typing import Literal
 Stage = Literal["start", "use"]
 """When a server failed: before its first answer, or after it."""
 
-Cause = Literal["exited", "silent", "too-slow", "bad-answer", "no-answer", "not-as-planned"]
+Cause = Literal[
+    "exited", "silent", "too-slow", "port-taken", "bad-answer", "no-answer", "not-as-planned"
+]
 """How a server failed: it ended; its log stood still until the time was up; its log went on until
-the time was up; it answered with an error; it stopped answering; it runs something else."""
+the time was up; it could not have a port; it answered with an error; it stopped answering; it runs
+something else."""
 
 
 class ServerFailed(RuntimeError):  # noqa: N818  a fact about the experiment, not a fault of the job

@@ -19,7 +19,14 @@ from bringup.serving import devices, identity
 from bringup.serving.errors import Busy, Interrupted, ServerFailed
 from bringup.serving.server import Server, say
 from bringup.serving.spec import ServerSpec
-from bringup.serving.startup import DYING_S, LOOK_S, REPORT_S, Limits, tail, wait_until_ready
+from bringup.serving.startup import (
+    DYING_S,
+    LOOK_S,
+    REPORT_S,
+    Limits,
+    port_was_taken,
+    wait_until_ready,
+)
 
 IDLE_S = 300.0
 """How long a server that no job uses is kept for the next one; one that is in the way goes at once,
@@ -30,8 +37,6 @@ WAIT_S = 4 * 3600.0
 
 STARTS = 3
 """How often a server is started that finds its port taken."""
-
-PORT_TAKEN = "address already in use"
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def lease(
 
     Raises:
         ServerFailed: it did not come up, or failed while in use, whatever else that led to.
-        Busy: the devices did not become free within ``wait_s`` seconds.
+        Busy: the devices did not become free within ``wait_s`` seconds, or no port did.
         Interrupted: it was ended from outside.
         OSError: it could not be started at all.
     """
@@ -145,9 +150,9 @@ def started(
     """Start a server on the devices ``taken`` and return it once it is ready.
 
     Raises:
-        ServerFailed, Interrupted, OSError: see `lease`.
+        ServerFailed, Busy, Interrupted, OSError: see `lease`.
     """
-    for start in range(STARTS):
+    for _ in range(STARTS):
         port = identity.free_port()
         state = resident.start(
             spec.process,
@@ -161,12 +166,12 @@ def started(
         try:
             return server, ready(server)
         except ServerFailed as failure:
-            if start + 1 == STARTS or not port_was_taken(failure):
+            if not port_was_taken(failure.log):
                 raise
-            say(spec, f"somebody took port {port} first; starting again on another")
+            say(spec, f"somebody took port {port}, or one beside it, first")
         except NoReplyError as error:
             raise failure_in_use(server) or error from None
-    raise AssertionError("the last start returns or raises")
+    raise Busy(f"somebody took the server's ports at each of {STARTS} starts")
 
 
 def introduced(spec: ServerSpec, home: Home, state: State | None) -> tuple[Server, Boot] | None:
@@ -232,11 +237,6 @@ def failure_in_use(server: Server) -> ServerFailed | Interrupted | None:
             return server.stopped("the server no longer answers", "use", "no-answer")
         time.sleep(LOOK_S)
     return server.ended("use")
-
-
-def port_was_taken(failure: ServerFailed) -> bool:
-    """Tell whether a server ended because somebody else has its port."""
-    return failure.cause == "exited" and PORT_TAKEN in tail(failure.log).lower()
 
 
 def gpus_of(taken: Iterable[str]) -> tuple[str, ...]:

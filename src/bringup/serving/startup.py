@@ -59,6 +59,8 @@ class Patience:
         if (status.st_ino, status.st_size) != self._seen:  # a capped log may shrink, renewed
             self._seen = (status.st_ino, status.st_size)
             self._grew_at = seconds
+            if port_was_taken(self._server.log):
+                return "port-taken"
         limits = self._limits
         if seconds > limits.max_s:
             return "silent" if self.silence > limits.still_s else "too-slow"
@@ -92,7 +94,7 @@ class FirstAnswer(threading.Thread):
     def run(self) -> None:
         """Wait until the server itself says that it is well, then ask."""
         while not (self._server.listens() and answers(self._server.endpoint)):
-            if self._given_up.wait(0.2):
+            if self._given_up.wait(LOOK_S):
                 return
         for _ in range(ATTEMPTS):
             try:
@@ -159,6 +161,14 @@ def failed_to_answer(server: Server, reply: Reply | None) -> Exception:
 
 DYING_S = 15.0
 """How long a server goes on after the death of its scheduler (SGLang 0.5.23: 6 s)."""
+
+
+def port_was_taken(log: Path) -> bool:
+    """Tell whether somebody took a port that the server wanted.
+
+    SGLang 0.5.23 then neither listens nor ends.
+    """
+    return "address already in use" in tail(log).lower()
 
 
 def newest_line(log: Path, width: int = 160) -> str:
