@@ -595,6 +595,25 @@ def test_matrices_that_are_never_quantized_are_no_conflict(tmp_path):
     assert set(document["observed"]["attention"]["formats"]) == {"bf16", "fp8-block"}
 
 
+def test_mamba_layers_are_linear_layers_too(tmp_path):
+    """Of a Nemotron-H in FP8 no list names the Mamba layers' projections."""
+    said = {
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "ignore": ["lm_head", "*.mixer.conv1d"],
+    }
+    config = {**MOE, "architectures": ["NemotronHForCausalLM"], "quantization_config": said}
+    tensors = {
+        **linear("backbone.layers.0.mixer.in_proj", "fp8, one scale"),
+        "backbone.layers.0.mixer.conv1d.weight": ("BF16", [64, 4]),
+        "backbone.layers.1.mixer.gate.weight": ("BF16", [4, COLUMNS]),
+    }
+    document = describe(write_folder(tmp_path / "it", config, tensors))
+    assert document["observed"]["other"]["format"] == "fp8-tensor"
+    assert document["declared"]["other"]["format"] == "fp8-tensor"
+    assert document["verdict"] == "consistent"
+
+
 def test_scales_for_activations_that_a_config_promises_must_be_there(tmp_path):
     said = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*self_attn*"]}
     tensors = {

@@ -94,11 +94,13 @@ class Statement:
             return self.experts
         if self.base:
             return self.base.claim(module)
-        if module.class_ in ("embeddings", "other"):
-            return None
-        if module.class_ == "lm_head" and not self.takes_head:
-            return None
-        return self.default
+        return self.default if self._takes(module) else None
+
+    def _takes(self, module: Module) -> bool:
+        """Whether ``default`` is meant for a module that no list names."""
+        if module.class_ == "lm_head":
+            return self.takes_head
+        return module.class_ not in ("embeddings", "other") or module.is_projection
 
     def excludes(self, module: Module) -> bool:
         """Whether the file lists the module among those left as they are."""

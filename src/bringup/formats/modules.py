@@ -27,6 +27,11 @@ class Module:
         """Whether it is a routed expert, also one of a draft layer."""
         return bool(EXPERTS.search(self.name))
 
+    @property
+    def is_projection(self) -> bool:
+        """Whether its name alone says that it is a linear layer."""
+        return bool(_pattern("projection").search(self.name))
+
 
 def classify(name: str, layers: int | None) -> str:
     """Return the module class of the module ``name`` in a model of ``layers`` layers."""

@@ -19,6 +19,9 @@ WHOLLY_LINEAR = frozenset({"experts", "dense_mlp", "shared_experts"})
 PARTLY_LINEAR = frozenset({"attention", "draft"})
 """Classes with matrices that runtimes never quantize (indexers, compressors, mixing weights)."""
 
+MIXED_BAG = frozenset({"other", "embeddings"})
+"""Classes of which configs that name no module of them say nothing."""
+
 SHOWN = 3
 """Entries of a list that a sentence repeats."""
 
@@ -118,7 +121,10 @@ def _agree(claim: Claim, weight: Weight) -> bool:
 
 def _matters(class_: str, claim: Claim, weights: Sequence[Weight], every: Sequence[Weight]) -> bool:
     """Whether a disagreement is one with the config, and no matrix that is never quantized."""
-    if is_quantized(weights[0].format) or class_ in WHOLLY_LINEAR:
+    shown = is_quantized(weights[0].format)
+    if class_ in MIXED_BAG:
+        return shown and is_quantized(claim.format)
+    if shown or class_ in WHOLLY_LINEAR:
         return True
     if class_ not in PARTLY_LINEAR:
         return False
