@@ -138,7 +138,7 @@ class Bench:
                 break
             time.sleep(0.05)
         late = max((line.pop("late_s") for line in lines), default=None)
-        nothing = {"longest_gap_s": None, "cached_tokens": None, "error": None}
+        nothing = {"longest_gap_s": None, "error": None}
         seen = [records.Record(**line, **nothing) for line in lines]
         figures = definitions.figures(seen, load.concurrency) if seen else {}
         return {name: _middle(figures.get(name)) for name in FIGURES} | {

@@ -183,15 +183,22 @@ def _long_enough(evidence: Evidence) -> tuple[Level, str]:
 def _cache_cold(evidence: Evidence) -> tuple[Level, str]:
     if not evidence.flushed:
         return "void", "the prefix cache was not flushed before the run"
-    if evidence.traffic is None:
-        return "unchecked", "no server log"
-    cached, computed = evidence.traffic["cached_tokens"], evidence.traffic["prompt_tokens"]
+    cached, computed = _prefill(evidence)
     if cached + computed == 0:
-        return "unchecked", "the server's log shows no prefill in this window"
+        return "unchecked", "neither the server's log nor its counters show a prefill"
     share = cached / (cached + computed)
     message = f"{share:.1%} of the prompt tokens came from the prefix cache"
     level: Level = "void" if share > CACHED_VOID else "flag" if share > CACHED_FLAG else "ok"
     return level, message
+
+
+def _prefill(evidence: Evidence) -> tuple[float, float]:
+    """Return prompt tokens taken from the prefix cache and computed, by log or else by counters."""
+    if evidence.traffic and evidence.traffic["prompt_tokens"]:
+        return evidence.traffic["cached_tokens"], evidence.traffic["prompt_tokens"]
+    counters = evidence.counters or {}
+    cached = counters.get("cached_tokens", 0.0)
+    return cached, counters.get("prompt_tokens", 0.0) - cached
 
 
 def _counters_agree(evidence: Evidence) -> tuple[Level, str]:

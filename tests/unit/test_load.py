@@ -33,7 +33,6 @@ def record(sent: float, **changes: Any) -> Record:
         "output_tokens": 50,
         "first_chunk_tokens": 1,
         "longest_gap_s": 0.01,
-        "cached_tokens": 0,
         "error": None,
     }
     return Record(**fields | changes)

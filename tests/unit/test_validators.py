@@ -36,7 +36,6 @@ def requests(**changes: Any) -> list[Record]:
         "output_tokens": 50,
         "first_chunk_tokens": 1,
         "longest_gap_s": 0.01,
-        "cached_tokens": None,
         "error": None,
     } | changes
     starts = [0.69 * n for n in range(4) for _ in range(2)]
@@ -132,6 +131,12 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
         "clocks-held",
         "gpus-alone",
     }
+
+
+def test_without_prefill_lines_the_counters_tell_what_was_cached() -> None:
+    counters = COUNTERS | {"prompt_tokens": 512.0, "cached_tokens": 256.0}
+    silent = TRAFFIC | {"prompt_tokens": 0}
+    assert verdicts(evidence(traffic=silent, counters=counters)) == {"cache-cold": "void"}
 
 
 def test_more_requests_than_the_server_admits_are_said_to_wait() -> None:

@@ -168,7 +168,6 @@ def _record(seen: Any, sent_s: float) -> dict[str, Any]:
         "output_tokens": tokens,
         "first_chunk_tokens": tokens - len(gaps) if began else 0,
         "longest_gap_s": max(gaps, default=None),
-        "cached_tokens": getattr(seen, "cached_tokens", None),
         "error": error and error.strip().splitlines()[-1][:400],
     }
 

@@ -25,7 +25,6 @@ class Record:
     output_tokens: int
     first_chunk_tokens: int
     longest_gap_s: float | None
-    cached_tokens: int | None
     error: str | None
 
     @property
