@@ -125,25 +125,26 @@ class Bench:
         return run, argv, summary
 
     def _truth(self, run: str, load: Workload, completed: int) -> Figures:
-        """Return what the server did in a run, once all of it is written."""
-        deadline = time.monotonic() + 5
-        while True:
-            lines = [
-                json.loads(line)
-                for file in self._folder.glob(f"{run}.*.jsonl")
-                if not file.name.endswith("summary.jsonl")
-                for line in file.read_text().splitlines()
-            ]
-            if len(lines) >= completed or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        late = max((line.pop("late_s") for line in lines), default=None)
-        nothing = {"longest_gap_s": None, "error": None}
-        seen = [records.Record(**line, **nothing) for line in lines]
+        """Return what the server did in a run, in our definitions."""
+        seen, late_s = served(self._folder, run, completed)
         figures = definitions.figures(seen, load.concurrency) if seen else {}
         return {name: _middle(figures.get(name)) for name in FIGURES} | {
-            "late_ms": late and round(1000 * late, 2)
+            "late_ms": late_s and round(1000 * late_s, 2)
         }
+
+
+def served(folder: Path, run: str, requests: int) -> tuple[list[records.Record], float | None]:
+    """Return the server's own records of a run, and how late it was at worst (seconds).
+
+    It writes them ten times a second, so ``requests`` of them are waited for.
+    """
+    lines: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 5
+    while len(lines) < requests and time.monotonic() < deadline:
+        files = [each for each in folder.glob(f"{run}.*.jsonl") if each.suffixes[0] != ".summary"]
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    late_s = max((line.pop("late_s") for line in lines), default=None)
+    return [records.Record(**line, longest_gap_s=None, error=None) for line in lines], late_s
 
 
 def measure_faults(bench: Bench) -> dict[str, dict[str, Figures]]:

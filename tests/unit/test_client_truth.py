@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,6 +16,8 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "client_truth"
 sys.path.insert(0, str(BENCHMARK))
 
 from page import client_truth  # noqa: E402
+from run import running_server  # noqa: E402
+from run import served as served_by  # noqa: E402
 from server import SCENARIOS, Scenario, chunks  # noqa: E402
 
 
@@ -43,19 +43,8 @@ def test_an_early_stop_ends_where_it_says() -> None:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
     """The server as a process; its port, and the folder of what it did."""
     folder = tmp_path_factory.mktemp("truth")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, str(BENCHMARK / "server.py")]
-    command += ["--port", str(port), "--folder", str(folder)]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-    yield port, folder
-    server.communicate()
+    with running_server(folder, processes=1) as url:
+        yield urlsplit(url).port or 0, folder
 
 
 def generate(port: int, scenario: str, run: str, tokens: int) -> list[dict[str, Any]]:
@@ -73,14 +62,10 @@ def test_what_it_sends_and_what_it_says_it_sent(served: tuple[int, Path]) -> Non
     events = generate(port, "base", "one", 5)
     assert [each["meta_info"]["completion_tokens"] for each in events] == [1, 2, 3, 4, 5]
     assert events[-1]["text"].split() == ["a"] * 5
-    deadline = time.monotonic() + 10
-    while not list(folder.glob("one.*.jsonl")) and time.monotonic() < deadline:
-        pass  # it writes ten times a second
-    (file,) = folder.glob("one.*.jsonl")
-    said = json.loads(file.read_text())
-    assert (said["input_tokens"], said["output_tokens"]) == (3, 5)
-    assert said["first_token_s"] - said["sent_s"] >= 0.2
-    assert said["last_token_s"] - said["first_token_s"] == pytest.approx(0.04, abs=said["late_s"])
+    (said,), late_s = served_by(folder, "one", requests=1)
+    assert (said.input_tokens, said.output_tokens) == (3, 5)
+    assert said.ttft_s is not None and said.ttft_s >= 0.2
+    assert said.tpot_s == pytest.approx(0.01, abs=late_s)
 
 
 def test_an_error_inside_http_200(served: tuple[int, Path]) -> None:
