@@ -493,3 +493,55 @@ def test_wrong_answers_are_in_no_picture(results: Path) -> None:
     picture = (results / "plots" / "dsv4-flash.output_tok_s.svg").read_text(encoding="utf-8")
     assert "nvfp4-cutlass" in picture
     assert "nvfp4-triton" not in picture
+
+
+# Items and levels.
+
+
+def test_every_answer_that_was_not_right_says_when(document: dict[str, Any]) -> None:
+    triton = next(each for each in document["experiments"] if each["name"] == "nvfp4-triton")
+    whens = [item["when"] for item in triton["correctness"]["not_right"]]
+    assert whens == ["after launch", "C = 8, before", "C = 8, during", "C = 8, after"]
+
+
+def test_a_level_that_failed_is_named_and_leaves_the_others_standing(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    why = study.reason("server-gone", "the server stopped answering")
+    point(tmp_path, "nvfp4-marlin", 16, status="failed", reason=why)
+    document = told(run)
+    assert ("nvfp4-marlin failed at C = 16: the server stopped answering.") in sentences(
+        document, "dsv4-flash"
+    )
+    rankings = document["studies"][0]["rankings"]
+    assert [each["winner"] for each in rankings] == [
+        "nvfp4-marlin",
+        "nvfp4-marlin",
+        "nvfp4-cutlass",
+    ]
+
+
+def test_a_sweep_that_sinks_is_a_warning(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    summary = study.point("bf16-stock", 8, (90.0,), 61.0, 2.6)["summary"]
+    point(tmp_path, "bf16-stock", 8, summary=summary)
+    assert "90.0 tok/s at C = 8 is less than 173.0 at C = 1" in [
+        warning["message"] for warning in told(run)["warnings"]
+    ]
+
+
+def test_a_misreading_is_told_with_what_reads_it_rightly(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    run.add(
+        "readings/nvfp4--june.json",
+        {
+            **study.head("reading/1"),
+            "verdict": "misreads",
+            "message": "SGLang 0.5.13.post1 reads the experts as fp8-block; they are nvfp4",
+            "fixed_by": "PR #25820",
+        },
+    )
+    build(run)
+    assert (
+        "- reading: misreads, SGLang 0.5.13.post1 reads the experts as fp8-block; "
+        "they are nvfp4; read rightly by PR \\#25820"
+    ) in (tmp_path / "report.md").read_text(encoding="utf-8")

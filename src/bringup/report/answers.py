@@ -178,14 +178,15 @@ def _not_run(rows: Sequence[Document]) -> Iterator[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] in ("failed", "refused", "skipped"):
-            message = (row["cause"] or {}).get("message") or "no reason given"
-            reasons.setdefault((row["status"], message), []).append(row["name"])
-    for (status, message), names in list(reasons.items())[:MOST_NAMED]:
+            message = str((row["cause"] or {}).get("message") or "no reason given")
+            # A point that failed leaves the figures of lower levels standing, so its level matters.
+            place = row["stage"].removeprefix("point ") if row["stage"].startswith("point ") else ""
+            verdict = f"{row['status']} at {place}" if place else row["status"]
+            reasons.setdefault((verdict, message), []).append(row["name"])
+    for (verdict, message), names in list(reasons.items())[:MOST_NAMED]:
         shown = names[:MOST_NAMED] if len(names) > MOST_NAMED + 1 else names
         more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
-        verb = (
-            "failed" if status == "failed" else f"{'was' if len(names) == 1 else 'were'} {status}"
-        )
-        yield f"{wording.listed([*shown, *more])} {verb}: {message.rstrip('.')}."
+        verb = "" if verdict.startswith("failed") else "was " if len(names) == 1 else "were "
+        yield f"{wording.listed([*shown, *more])} {verb}{verdict}: {message.rstrip('.')}."
     if len(reasons) > MOST_NAMED:
         yield f"{len(reasons) - MOST_NAMED} more reasons stand in the table of what did not run."

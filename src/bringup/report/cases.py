@@ -19,6 +19,9 @@ UPSTREAM = ("metadata", "format", "engine", "reading")
 PENDING = "pending"
 """The status of an experiment whose documents are not all there: no stage has said anything."""
 
+PHASES = ("before", "during", "after")
+"""When a point asks its own questions: before, during and after the load."""
+
 CLASSES = ("experts", "attention", "dense")
 """Module classes whose backends are told, in the order of their weight."""
 
@@ -126,7 +129,10 @@ def backends(case: Case) -> dict[str, Document]:
     """
     seen = case.of("server").get("backends") or {}
     profiled = case.of("kernels").get("backends") or {}
-    planned = case.of("plan").get("backend") or {}
+    planned = {
+        module: {**choice, "asked": choice.get("chosen") or choice.get("asked")}
+        for module, choice in (case.of("plan").get("backend") or {}).items()
+    }
     found: dict[str, Document] = {}
     for name in CLASSES:
         parts = [each[name] for each in (planned, seen, profiled) if each.get(name)]
@@ -211,7 +217,7 @@ def _why_unranked(point: Document, probe_passes: bool) -> str | None:
 def _gate_row(gate: Document) -> Document:
     rounds = {
         when: {"right": gate[when].get("right"), "asked": gate[when].get("asked")}
-        for when in ("before", "during", "after")
+        for when in PHASES
         if isinstance(gate.get(when), dict)
     }
     return {"verdict": gate.get("verdict"), **rounds}
@@ -266,17 +272,26 @@ def kernels(case: Case) -> Document | None:
 
 
 def correctness(case: Case) -> Document | None:
-    """Return the verdict over the probes after launch, and every item that was not right."""
+    """Return the verdict over the probes after launch, and every answer ever that was not right."""
     probe = case.documents.get("probe")
     if probe is None or probe["status"] == "skipped":
         return None
     items = [item for item in probe.get("items") or [] if item.get("outcome") != "right"]
+    not_right = [_item("after launch", item) for item in items]
+    for point in case.points:
+        for phase in PHASES:
+            told = (point.get("gate") or {}).get(phase) or {}
+            when = f"C = {point['concurrency']}, {phase}"
+            not_right += [_item(when, item) for item in told.get("not_right") or []]
     return {
         "gate": probe.get("gate"),
         "right": probe.get("right"),
         "asked": probe.get("asked"),
-        "not_right": [
-            {key: item.get(key) for key in ("id", "prompt", "expected", "got", "outcome")}
-            for item in items
-        ],
+        "not_right": not_right,
     }
+
+
+def _item(when: str, item: Document) -> Document:
+    """Return a question that was not answered rightly, and when it was asked."""
+    kept = ("id", "prompt", "expected", "got", "outcome", "sign")
+    return {"when": when} | {key: item.get(key) for key in kept}

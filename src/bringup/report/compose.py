@@ -120,6 +120,8 @@ def _experiment(case: Case, output: Path) -> Document:
             "patches": differences.patches(engine),
         },
         "formats": cases.formats(case),
+        "contradictions": case.of("format").get("contradictions") or [],
+        "reading": _reading(case),
         "backends": cases.backends(case),
         "accepted": {key: case.entry[key] for key in ACCEPTED if case.entry.get(key)},
         "correctness": cases.correctness(case),
@@ -134,7 +136,7 @@ def _experiment(case: Case, output: Path) -> Document:
         "boot": server.get("boot"),
         "gpus": server.get("gpus") or [],
         "load_s": server.get("load_s"),
-        "memory": server.get("memory") or {},
+        "memory": {key: (server.get("memory") or {}).get(key) for key in MEMORY},
         "versions": _versions(server),
         "power_limits_w": _power_limits(server),
         "links": _links(case, output),
@@ -154,6 +156,8 @@ def _power_limits(server: Document) -> list[float]:
     return [gpu["power_limit_w"] for gpu in gpus if gpu.get("power_limit_w") is not None]
 
 
+MEMORY = ("weights_gib", "kv_gib", "graphs_gib", "available_gib")
+
 ACCEPTED = ("force", "accept_conflict", "accept_misreading")
 """The config's escape hatches; each takes a reason, which the report repeats."""
 
@@ -171,6 +175,14 @@ def _checkpoint(case: Case) -> Document:
         "commit": source.get("commit"),
         "weights_bytes": case.of("format").get("weights_bytes"),
     }
+
+
+def _reading(case: Case) -> Document | None:
+    """Return how the engine's build reads the checkpoint: agrees, misreads, cannot-load."""
+    reading = case.of("reading")
+    if not reading.get("verdict"):
+        return None
+    return {key: reading.get(key) for key in ("verdict", "message", "fixed_by")}
 
 
 def _command(case: Case) -> list[str]:

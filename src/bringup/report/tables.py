@@ -9,10 +9,7 @@ from typing import Literal
 
 from bringup.artifact import Document
 from bringup.report import text, wording
-from bringup.report.cases import CLASSES
-
-PHASES = ("before", "during", "after")
-"""When a point asks its own questions: before, during and after the load."""
+from bringup.report.cases import CLASSES, PHASES
 
 MOST_DIFFERENCES = 5
 
@@ -302,13 +299,14 @@ def _gate(point: Document | None) -> Cell:
 def not_right(items: Sequence[Document]) -> Table:
     """Return the questions that were not answered rightly, each with what came instead."""
     return Table(
-        ["question", "expected", "got", "outcome"],
+        ["when", "question", "expected", "got", "outcome"],
         [
             [
+                Cell(item["when"]),
                 Cell(str(item["prompt"])),
                 Cell(str(item["expected"]), code=True),
                 Cell(str(item["got"]), code=True),
-                Cell(str(item["outcome"]), "bad"),
+                Cell(str(item["outcome"]), "bad", str(item["sign"] or "")),
             ]
             for item in items
         ],
@@ -324,12 +322,13 @@ def sweep(row: Document) -> Table:
             "tok/s per user",
             "TTFT p50 / p99",
             "TPOT p50 / p99",
+            "by the server's log",
             "repeats × boots",
             "spread",
             "counts",
         ],
         [_point(point) for point in row["points"]],
-        frozenset(range(7)),
+        frozenset(range(8)),
     )
 
 
@@ -348,6 +347,7 @@ def _point(point: Document) -> list[Cell]:
         Cell(wording.figure(point["user_tok_s"]), struck=struck),
         pair("ttft_ms"),
         pair("tpot_ms"),
+        Cell(wording.figure((point["server"] or {}).get("decode_tok_s")), struck=struck),
         Cell(f"{point['n_repeats']} × {len(point['boots'])}"),
         Cell(wording.share(spread)),
         Cell("no", "bad", str(point["unranked"])) if struck else Cell("yes"),
