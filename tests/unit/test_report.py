@@ -137,6 +137,13 @@ def test_gates_of_every_level(page: str) -> None:
     ]
 
 
+def test_the_first_question_is_shown_with_its_answer(page: str) -> None:
+    assert (
+        "- the first of 25 questions after launch: "
+        "What is 17\\*23? Answer with the number only. → `391` (right)"
+    ) in page
+
+
 def test_links_lead_to_files_that_the_run_has(page: str) -> None:
     assert "[plan](experiments/nvfp4-marlin/plan.json)" in page
     assert "[server log](experiments/nvfp4-marlin/server.log)" in page

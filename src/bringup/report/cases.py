@@ -272,12 +272,15 @@ def kernels(case: Case) -> Document | None:
 
 
 def correctness(case: Case) -> Document | None:
-    """Return the verdict over the probes after launch, and every answer ever that was not right."""
+    """Return the verdict over the probes after launch, and every answer that was not right.
+
+    ``first`` is the first question asked, as an example; ``not_right`` has the points' own, too.
+    """
     probe = case.documents.get("probe")
     if probe is None or probe["status"] == "skipped":
         return None
-    items = [item for item in probe.get("items") or [] if item.get("outcome") != "right"]
-    not_right = [_item("after launch", item) for item in items]
+    items = [_item("after launch", item) for item in probe.get("items") or []]
+    not_right = [item for item in items if item["outcome"] != "right"]
     for point in case.points:
         for phase in PHASES:
             told = (point.get("gate") or {}).get(phase) or {}
@@ -287,11 +290,12 @@ def correctness(case: Case) -> Document | None:
         "gate": probe.get("gate"),
         "right": probe.get("right"),
         "asked": probe.get("asked"),
+        "first": items[0] if items else None,
         "not_right": not_right,
     }
 
 
 def _item(when: str, item: Document) -> Document:
-    """Return a question that was not answered rightly, and when it was asked."""
+    """Return a question with its answer, and when it was asked."""
     kept = ("id", "prompt", "expected", "got", "outcome", "sign")
     return {"when": when} | {key: item.get(key) for key in kept}
