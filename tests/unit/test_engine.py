@@ -65,6 +65,7 @@ def test_an_interpreter_as_it_is(python, tmp_path):
     assert {"tp", "tensor-parallel-size", "model-path"} <= set(document["flags"])
     assert document["pythonpath"] == []
     assert document["renamed"] == {"cuda-graph-max-bs": "cuda-graph-max-bs-decode"}
+    assert document["removed"]["torchao-config"] is None
 
 
 def test_without_cuda_the_stand_in_is_on_the_path(python, tmp_path):
@@ -290,6 +291,14 @@ def test_releases_in_order(one, other):
     assert upstream.older(one, other)
     assert not upstream.older(other, one)
     assert not upstream.older(one, one)
+
+
+def test_one_flag_under_two_names():
+    assert engine.renamed(["cuda-graph-max-bs"])["cuda-graph-max-bs-decode"] == "cuda-graph-max-bs"
+    assert engine.renamed(["cuda-graph-bs", "cuda-graph-bs-decode"]) == {}
+    gone = engine.removed(["torchao-config"])
+    assert gone["disable-piecewise-cuda-graph"] == "cuda-graph-backend-prefill=disabled"
+    assert "torchao-config" not in gone
 
 
 # A git ref as the base.

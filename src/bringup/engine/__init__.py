@@ -7,6 +7,7 @@ interpreter, what it is; `worker.ask` asks it more.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ _NOT_INSPECTED: Document = {
     "choices": {},
     "flags": [],
     "renamed": {},
+    "removed": {},
 }
 
 
@@ -168,6 +170,7 @@ def _proven(document: Document, answer: Document, built: assembly.Assembly) -> D
         **{key: answer[key] for key in ("version", "tree", "freeze", "choices", "flags")},
         "file": paths.portable(file),
         "renamed": renamed(answer["flags"]),
+        "removed": removed(answer["flags"]),
     }
     missing = [
         marker["file"]
@@ -185,19 +188,25 @@ def _proven(document: Document, answer: Document, built: assembly.Assembly) -> D
     return proven
 
 
-def renamed(flags: list[str]) -> dict[str, str]:
-    """Return the server flags that a build with ``flags`` knows by another name: old → its own."""
-    return {
-        row["flag"]: row["now"]
-        for row in _renames()
-        if row["flag"] not in flags and row["now"] in flags
-    }
+def renamed(flags: Collection[str]) -> dict[str, str]:
+    """Return the flags that a build with ``flags`` knows by another name: other → its own."""
+    pairs = [(row["old"], row["new"]) for row in _flag_table()["renamed"]]
+    pairs += [(new, old) for old, new in pairs]
+    return {other: own for other, own in pairs if other not in flags and own in flags}
+
+
+def removed(flags: Collection[str]) -> dict[str, str | None]:
+    """Return the server flags that a build with ``flags`` has no more: flag → what says it now."""
+    table = _flag_table()["removed"]
+    return {flag: now for flag, now in table.items() if flag not in flags}
 
 
 @cache
-def _renames() -> tuple[dict[str, str], ...]:
-    table = yaml.safe_load(Path(__file__).with_name("renamed_flags.yaml").read_text())
-    return tuple(table["rows"])
+def _flag_table() -> dict[str, Any]:
+    table: dict[str, Any] = yaml.safe_load(
+        Path(__file__).with_name("renamed_flags.yaml").read_text(encoding="utf-8")
+    )
+    return table
 
 
-__all__ = ["SCHEMA", "build", "renamed", "restore", "worker"]
+__all__ = ["SCHEMA", "build", "removed", "renamed", "restore", "worker"]
