@@ -13,6 +13,8 @@ MOST_NAMED = 3
 
 MOST_DIFFERENCES = 4
 
+CLASS_WORDS = {"experts": "its experts", "attention": "attention", "dense": "dense layers"}
+
 CALLED = {
     "ok": "right",
     "wrong": "wrong",
@@ -162,11 +164,13 @@ def _tempting(rows: Sequence[Document]) -> Iterator[str]:
 
 
 def _fell_back(rows: Sequence[Document]) -> Iterator[str]:
-    """Name what did not run the backend that it was asked to run."""
+    """Name what did not run a backend that it was asked to run."""
     told = [
-        f"{row['name']} was asked for {backend['asked'] or 'auto'} and ran {backend['used']}"
+        f"{row['name']} was asked for {backend['asked'] or 'auto'} for {CLASS_WORDS[module]} "
+        f"and ran {backend['used']}"
         for row in rows
-        if (backend := row["backends"].get("experts") or {}).get("verdict") == "fell-back"
+        for module, backend in row["backends"].items()
+        if backend["verdict"] == "fell-back"
     ]
     if told:
         more = [f"{len(told) - MOST_NAMED} more fell back"] if len(told) > MOST_NAMED else []

@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from bringup.artifact import Document
-from bringup.report import tables, text, wording
+from bringup.report import tables, text, views, wording
 from bringup.report.plots import Plot
 
 MOST_ITEMS = 20
@@ -91,7 +91,7 @@ def _sortings(levels: Sequence[int]) -> list[tuple[str, str]]:
 
 def _sort_keys(row: Document) -> Markup:
     """Return the sort keys of a row as attributes; figures that no ranking counts have none."""
-    overview = tables.overview([row]).rows[0]
+    overview = views.overview([row]).rows[0]
     keys: dict[str, object] = {
         name: text.plain(cell.text) for name, cell in zip(COLUMNS, overview, strict=True)
     }
@@ -126,7 +126,8 @@ def _context(report: Document, pictures: Pictures) -> dict[str, Any]:
             study["name"]: [rows[name] for name in study["experiments"]]
             for study in report["studies"]
         },
-        "tables": tables,
+        "views": views,
+        "TONES": tables.TONES,
         "wording": wording,
         "command": command,
         "rerun": rerun,

@@ -1,0 +1,429 @@
+"""The tables of the report: which rows, which columns, in what words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from bringup.artifact import Document
+from bringup.report import wording
+from bringup.report.cases import CLASSES, PHASES
+from bringup.report.tables import TONES, Cell, Table
+
+MOST_DIFFERENCES = 5
+
+
+def overview(members: Sequence[Document]) -> Table:
+    """Return experiments × status, formats, backend and correctness."""
+    return Table(
+        ["experiment", "status", "experts / attention", "backend", "right"],
+        [
+            [
+                Cell(row["name"], link=True),
+                Cell(row["status"], TONES.get(row["status"], "")),
+                Cell(formats(row)),
+                backend(row, main_module(row)),
+                right(row),
+            ]
+            for row in members
+        ],
+    )
+
+
+def formats(row: Document) -> str:
+    """Return the formats of experts and attention: ``nvfp4 / fp8-block``."""
+    known = row["formats"]
+    if not known:
+        return wording.NOTHING
+    experts = known.get("experts", known.get("dense_mlp"))
+    attention = known.get("attention")
+    return " / ".join(each or wording.NOTHING for each in (experts, attention))
+
+
+def main_module(row: Document) -> str:
+    """Return the module class whose backend stands for an experiment: experts, if it has any."""
+    return "experts" if "experts" in row["formats"] or not row["formats"] else "dense"
+
+
+def backend(row: Document, module: str) -> Cell:
+    """Return asked → resolved → used, equal neighbours named once, and once it ran the verdict."""
+    found = row["backends"].get(module)
+    if found is None:
+        return Cell(wording.NOTHING, "quiet")
+    steps = [str(found[key]) for key in ("asked", "resolved", "used") if found[key]]
+    distinct = [step for index, step in enumerate(steps) if index == 0 or step != steps[index - 1]]
+    verdict = "" if row["boot"] is None else str(found["verdict"])
+    return Cell(" → ".join(distinct) or "auto", TONES.get(verdict, ""), verdict)
+
+
+def backends(rows: Sequence[Document]) -> Table:
+    """Return asked, resolved and used backends of every module class, of what has run."""
+    return Table(
+        ["experiment", *CLASSES],
+        [
+            [Cell(row["name"], link=True), *(backend(row, name) for name in CLASSES)]
+            for row in rows
+            if row["boot"] is not None
+        ],
+    )
+
+
+def right(row: Document) -> Cell:
+    """Return how many answers were right of how many asked, and the gate unless it passed."""
+    found = row["correctness"]
+    if found is None or found["asked"] is None:
+        return Cell(wording.NOTHING, "quiet")
+    counted = f"{found['right']}/{found['asked']}"
+    gate = str(found["gate"])
+    return Cell(counted, TONES.get(gate, ""), "" if gate == "pass" else gate)
+
+
+def measures(members: Sequence[Document], levels: Sequence[int], names: Sequence[str]) -> Table:
+    """Return experiments × levels of one or more measures, those that no ranking counts struck."""
+    return Table(
+        ["experiment", *(f"C = {level}" for level in levels)],
+        [
+            [
+                Cell(row["name"], link=True),
+                *(_figures(row, level, names) for level in levels),
+            ]
+            for row in members
+            if row["points"]
+        ],
+        frozenset(range(1, len(levels) + 1)),
+    )
+
+
+def _figures(row: Document, level: int, names: Sequence[str]) -> Cell:
+    point = point_at(row, level)
+    if point is None or all(point[name] is None for name in names):
+        return Cell(wording.NOTHING, "quiet")
+    shown = " / ".join(wording.figure(point[name]) for name in names)
+    return Cell(shown, struck=point["unranked"] is not None)
+
+
+def point_at(row: Document, level: int) -> Document | None:
+    """Return an experiment's point at a level."""
+    return next((point for point in row["points"] if point["concurrency"] == level), None)
+
+
+def comparisons(members: Sequence[Document], levels: Sequence[int]) -> Table:
+    """Return what each experiment gains over its baseline, and in what the two differ."""
+    compared = [row for row in members if any(point["against"] for point in row["points"])]
+    return Table(
+        ["experiment", "against", "differs in", *(f"C = {level}" for level in levels)],
+        [
+            [
+                Cell(row["name"], link=True),
+                Cell(row["baseline"]["name"], link=True),
+                differs(row),
+                *(_against(point_at(row, level)) for level in levels),
+            ]
+            for row in compared
+        ],
+        frozenset(range(3, len(levels) + 3)),
+    )
+
+
+def differs(row: Document) -> Cell:
+    """Return in what an experiment differs from its baseline; more than one thing is a warning."""
+    names = [each["what"] for each in row["baseline"]["differences"]]
+    if len(names) < 2:
+        return Cell(names[0] if names else "nothing known")
+    shown = names if len(names) <= MOST_DIFFERENCES else [*names[:MOST_DIFFERENCES], "…"]
+    return Cell(f"{len(names)} things: {', '.join(shown)}", "warn")
+
+
+def _against(point: Document | None) -> Cell:
+    against = point and point["against"]
+    if not against:
+        return Cell(wording.NOTHING, "quiet")
+    band = wording.interval(against["low"], against["high"])
+    effect = f"{wording.change(against['effect'])} {band}".strip()
+    verdict = str(against["verdict"])
+    return Cell(effect, TONES.get(verdict, ""), verdict.replace("-", " "))
+
+
+def problems(rows: Sequence[Document]) -> Table:
+    """Return what failed, was refused or is wrong: first causes, each with all that it is about."""
+    return Table(
+        ["status", "at", "why", "what to try", "experiments"],
+        [
+            [
+                Cell(each["status"], TONES.get(each["status"], "")),
+                Cell(each["stage"]),
+                Cell(each["message"]),
+                Cell(each["hint"] or wording.NOTHING),
+                Cell(some(each["experiments"])),
+            ]
+            for each in causes(rows)
+        ],
+    )
+
+
+def causes(rows: Sequence[Document]) -> list[Document]:
+    """Return ``{status, stage, message, hint, experiments}`` for each cause of anything but ok."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            cause = row["cause"] or {}
+            message = str(cause.get("message") or "no reason given")
+            key = (row["status"], row["stage"], message, str(cause.get("hint") or ""))
+            found.setdefault(key, []).append(row["name"])
+    return [
+        {"status": status, "stage": stage, "message": message, "hint": hint, "experiments": names}
+        for (status, stage, message, hint), names in found.items()
+    ]
+
+
+def flags(row: Document) -> Table:
+    """Return an experiment's flags with who set them and why."""
+    return Table(
+        ["flag", "value", "set by", "why"],
+        [
+            [
+                Cell(str(flag["flag"]), code=True),
+                Cell(_value(flag.get("value")), code=True),
+                Cell(str(flag.get("by") or "")),
+                Cell(str(flag.get("why") or "")),
+            ]
+            for flag in row["flags"]
+        ],
+    )
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def gates(rows: Sequence[Document], levels: Sequence[int]) -> Table:
+    """Return right answers after launch, and before, during and after each level's load."""
+    return Table(
+        ["experiment", "after launch", *(f"C = {level}" for level in levels)],
+        [
+            [
+                Cell(row["name"], link=True),
+                right(row),
+                *(_gate(point_at(row, level)) for level in levels),
+            ]
+            for row in rows
+            if row["correctness"]
+        ],
+    )
+
+
+def _gate(point: Document | None) -> Cell:
+    if point is None or point["gate"]["verdict"] is None:
+        return Cell(wording.NOTHING, "quiet")
+    rounds = [point["gate"][phase] for phase in PHASES if phase in point["gate"]]
+    counts = " · ".join(f"{each['right']}/{each['asked']}" for each in rounds)
+    verdict = str(point["gate"]["verdict"])
+    return Cell(counts, TONES.get(verdict, ""), "" if verdict == "pass" else verdict)
+
+
+def not_right(items: Sequence[Document]) -> Table:
+    """Return the questions that were not answered rightly, each with what came instead."""
+    return Table(
+        ["when", "question", "expected", "got", "outcome"],
+        [
+            [
+                Cell(item["when"]),
+                Cell(str(item["prompt"])),
+                Cell(str(item["expected"]), code=True),
+                Cell(str(item["got"]), code=True),
+                Cell(str(item["outcome"]), "bad", str(item["sign"] or "")),
+            ]
+            for item in items
+        ],
+    )
+
+
+def sweep(row: Document) -> Table:
+    """Return an experiment's points with everything that was measured of them."""
+    return Table(
+        [
+            "C",
+            "output tok/s",
+            "tok/s per user",
+            "TTFT p50 / p99",
+            "TPOT p50 / p99",
+            "by the server's log",
+            "repeats × boots",
+            "spread",
+            "counts",
+        ],
+        [_point(point) for point in row["points"]],
+        frozenset(range(8)),
+    )
+
+
+def _point(point: Document) -> list[Cell]:
+    def pair(measure: str) -> Cell:
+        shares = (point[f"{measure}_p50"], point[f"{measure}_p99"])
+        if shares == (None, None):
+            return Cell(wording.NOTHING, "quiet")
+        return Cell(" / ".join(map(wording.figure, shares)), struck=struck)
+
+    struck = point["unranked"] is not None
+    spread = point["spread"]
+    return [
+        Cell(str(point["concurrency"])),
+        Cell(wording.figure(point["output_tok_s"]), struck=struck),
+        Cell(wording.figure(point["user_tok_s"]), struck=struck),
+        pair("ttft_ms"),
+        pair("tpot_ms"),
+        Cell(wording.figure((point["server"] or {}).get("decode_tok_s")), struck=struck),
+        Cell(f"{point['n_repeats']} × {len(point['boots'])}"),
+        Cell(wording.share(spread)),
+        Cell("no", "bad", str(point["unranked"])) if struck else Cell("yes"),
+    ]
+
+
+MODULES = (
+    "experts",
+    "attention",
+    "dense",
+    "communication",
+    "norm",
+    "sampling",
+    "other",
+    "unexplained",
+)
+"""What decoding spends its time on, in the order of columns and of pictures."""
+
+
+def kernel_time(rows: Sequence[Document]) -> Table:
+    """Return where the time of decoding goes: share of each module, with what runs it."""
+    profiled = [row for row in rows if row["kernels"]]
+    seen = {each["module"] for row in profiled for each in row["kernels"]["modules"]}
+    columns = [module for module in MODULES if module in seen]
+    return Table(
+        ["experiment", "C", *columns],
+        [
+            [
+                Cell(row["name"], link=True),
+                Cell(_or_nothing(row["kernels"]["concurrency"])),
+                *(_module(row["kernels"], module) for module in columns),
+            ]
+            for row in profiled
+        ],
+        frozenset({1}),
+    )
+
+
+def _module(kernels: Document, name: str) -> Cell:
+    found = next((each for each in kernels["modules"] if each["module"] == name), None)
+    if found is None or found["share"] is None:
+        return Cell(wording.NOTHING, "quiet")
+    ran = ", ".join(str(found[key]) for key in ("family", "unit") if found[key])
+    return Cell(wording.share(found["share"]), "quiet", ran)
+
+
+def longest_kernels(row: Document) -> Table:
+    """Return the kernels that an experiment's decoding spends most time in."""
+    return Table(
+        ["share", "module", "unit", "kernel"],
+        [
+            [
+                Cell(wording.share(each["share"])),
+                Cell(_or_nothing(each["module"])),
+                Cell(_or_nothing(each["unit"])),
+                Cell(str(each["name"]), code=True),
+            ]
+            for each in row["kernels"]["longest"]
+        ],
+        frozenset({0}),
+    )
+
+
+def changes(rows: Sequence[Document]) -> Table:
+    """Return what changed since the previous report."""
+    return Table(
+        ["experiment", "what", "before", "now"],
+        [
+            [
+                Cell(change["experiment"], link=True),
+                Cell(change["what"]),
+                Cell(_or_nothing(change["before"])),
+                Cell(_or_nothing(change["now"])),
+            ]
+            for change in rows
+        ],
+    )
+
+
+def _or_nothing(value: object) -> str:
+    return wording.NOTHING if value is None else str(value)
+
+
+def warnings(rows: Sequence[Document]) -> Table:
+    """Return every warning once, with the experiments that it is about."""
+    return Table(
+        ["about", "warning", "experiments"],
+        [
+            [
+                Cell(str(warning["class"])),
+                Cell(str(warning["message"])),
+                Cell(some(warning["experiments"])),
+            ]
+            for warning in rows
+        ],
+    )
+
+
+def some(names: Sequence[str], most: int = 6) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more} more"
+
+
+def checkpoints(report: Document) -> Table:
+    """Return what the checkpoints really were."""
+    return Table(
+        ["checkpoint", "from", "commit", "formats", "weights"],
+        [
+            [
+                Cell(str(each["name"])),
+                Cell(_or_nothing(each["source"])),
+                Cell(str(each["commit"] or wording.NOTHING), code=bool(each["commit"])),
+                Cell(_formats(each)),
+                Cell(wording.size(each["weights_bytes"])),
+            ]
+            for each in report["provenance"]["checkpoints"]
+        ],
+    )
+
+
+def _formats(checkpoint: Document) -> str:
+    """Return the formats of a checkpoint, each with its module classes."""
+    by_format: dict[str, list[str]] = {}
+    for module, form in checkpoint["formats"].items():
+        by_format.setdefault(str(form), []).append(module)
+    told = [f"{form} ({', '.join(modules)})" for form, modules in by_format.items()]
+    verdict = checkpoint["verdict"]
+    return ", ".join([*told, *([verdict] if verdict not in (None, "consistent") else [])]) or "–"
+
+
+def engines(report: Document) -> Table:
+    """Return what the engines really were."""
+    return Table(
+        ["engine", "base", "patches", "tree", "packages"],
+        [
+            [
+                Cell(str(each["name"])),
+                Cell(each["base"]),
+                Cell("; ".join(map(_patch, each["patches"])) or "none"),
+                Cell(_short(each["tree"]), code=True),
+                Cell(_short(each["freeze"]), code=True),
+            ]
+            for each in report["provenance"]["engines"]
+        ],
+    )
+
+
+def _patch(patch: Document) -> str:
+    return f"{patch['name']}: {patch['outcome'] or 'not tried'} {_short(patch['sha256'])}".strip()
+
+
+def _short(digest: object) -> str:
+    return str(digest)[:12] if digest else wording.NOTHING
