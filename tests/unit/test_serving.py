@@ -95,6 +95,13 @@ def state(spec: ServerSpec) -> Any:
     return Home.of(spec.process).state()
 
 
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended, reaped or not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
 def until(happens: Callable[[], bool], within_s: float = 10) -> None:
     deadline = time.monotonic() + within_s
     while not happens():
@@ -230,6 +237,7 @@ def test_a_server_that_is_well_but_cannot_answer(
     experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bringup.serving.startup.DYING_S", 0.2)
+    monkeypatch.setattr("bringup.serving.startup.ATTEMPTS", 1)
     with pytest.raises(ServerFailed, match="no kernel image") as caught:
         use_once(experiment("--refuse"), tmp_path)
     assert (caught.value.stage, caught.value.cause) == ("start", "bad-answer")
@@ -302,7 +310,7 @@ def test_a_killed_supervisor(experiment: Any, tmp_path: Path) -> None:
         lease(experiment(), log_dir=tmp_path) as boot,
     ):
         os.kill(state(experiment()).supervisor, signal.SIGKILL)
-        until(lambda: not psutil.pid_exists(state(experiment()).pid))
+        until(lambda: gone(state(experiment()).pid))
     assert use_once(experiment(), tmp_path).id != boot.id
 
 
@@ -489,7 +497,7 @@ def test_our_idle_servers_gpu_is_free_and_its_memory_waited_for(
 
     def look() -> list[Gpu]:
         nonlocal looks
-        if not psutil.pid_exists(server):
+        if gone(server):
             looks += 1
         freed = looks > 3
         return [Gpu(name, 0.01, ()) if freed else gpu for name, gpu in machine.items()]
