@@ -226,6 +226,16 @@ def gone(pid: int) -> bool:
     return False
 
 
+def test_a_question_that_kills_its_fork_is_told_and_the_next_is_answered(python, tmp_path):
+    document = built(python, tmp_path)
+    request: dict[str, Any] = {"command": "read", "trust_remote_code": False}
+    deadly = fake_engine.checkpoint(tmp_path / "deadly", dies=True)
+    with pytest.raises(worker.EngineSilentError, match="mine"):
+        ask(document, tmp_path / "x.log", **request, folder=str(deadly))
+    harmless = fake_engine.checkpoint(tmp_path / "harmless")
+    assert ask(document, tmp_path / "x.log", **request, folder=str(harmless))["ok"]
+
+
 def test_an_unknown_command_is_answered(python, tmp_path):
     answer = ask(built(python, tmp_path), tmp_path / "x.log", command="dance")
     assert answer["ok"] is False

@@ -83,6 +83,7 @@ def test_the_same_checkpoint_read_by_a_build_with_the_pull_request():
         version="0.5.23",
     )
     assert (found["verdict"], found["experts"]) == ("agrees", "nvfp4")
+    assert found["hybrid"] == {"experts": "nvfp4", "group_size": 16}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from bringup.artifact import Document
 from bringup.engine import overlay, sources, upstream
 from bringup.engine.base import Base, find
 from bringup.engine.patches import DONE, Outcome, Patch, marker, named
+from bringup.resident import locked
 
 OUTCOMES = "outcomes.json"
 """Beside an overlay: what came of its patches.  Written last: without it, it is made again."""
@@ -124,7 +122,8 @@ def _overlaid(base: Base, wanted: list[Patch]) -> tuple[list[Attempt], Path | No
     """Return what came of each patch, and the overlay where it is needed."""
     whole = "\n".join([base.key, *(patch.sha256 for patch in wanted)])
     folder = paths.cache() / "overlays" / hashlib.sha256(whole.encode()).hexdigest()[:16]
-    with _locked(folder.with_suffix(".lock")):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / OUTCOMES).is_file():
             _make_overlay(base, wanted, folder)
     kept = json.loads((folder / OUTCOMES).read_text(encoding="utf-8"))
@@ -163,11 +162,3 @@ def _make_overlay(base: Base, wanted: list[Patch], folder: Path) -> None:
     draft = folder / f"{OUTCOMES}.draft"
     draft.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
     draft.replace(folder / OUTCOMES)
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

@@ -8,7 +8,6 @@ cache, and are shared by all engines on that release.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,12 +15,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bringup import paths
+from bringup.resident import locked
 
 RECEIPT = "bringup-receipt.json"
 """Written last inside an environment: without it, the environment is unfinished and is remade."""
@@ -79,7 +78,8 @@ def ensure(version: str) -> Path:
     """
     release = Release(version)
     python = release.folder / "bin" / "python"
-    with _locked(release.folder.with_suffix(".lock")):
+    release.folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(release.folder.with_name(f"{release.key}.lock")):
         if not (release.folder / RECEIPT).is_file():
             _make(release, python)
     return python
@@ -148,7 +148,6 @@ def package(python: Path) -> Path:
 
 def _make(release: Release, python: Path) -> None:
     shutil.rmtree(release.folder, ignore_errors=True)
-    release.folder.parent.mkdir(parents=True, exist_ok=True)
     _uv(["venv", "--quiet", "--python", sys.executable, str(release.folder)], release)
     lock = release.lock
     common = ["--python", str(python), "--link-mode", "hardlink"]
@@ -180,11 +179,3 @@ def _uv(arguments: list[str], release: Release) -> str:
             f"SGLang {release.version}: uv {arguments[0]} failed: {said}"
         )
     return done.stdout
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

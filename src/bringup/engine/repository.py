@@ -7,7 +7,6 @@ than it takes to find where two lines of history part.  Trees and files come whe
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from bringup import paths
 from bringup.engine import git
+from bringup.resident import locked
 
 DEPTHS = ("--depth=64", "--depth=512", "--depth=4096", "--unshallow")
 """How far back history is fetched, until what is looked for is in it."""
@@ -51,8 +51,7 @@ class Repository:
     def locked(self) -> Iterator[None]:
         """Keep other jobs away from the mirror, which is made if need be."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with self.folder.with_suffix(".lock").open("a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        with locked(self.folder.with_suffix(".lock")):
             if not (self.folder / "config").is_file():
                 git.output(self.folder.parent, "init", "--bare", "--quiet", str(self.folder))
             for key, value in (

@@ -51,6 +51,7 @@ def read(metadata: Document, format_: Document, engine: Document, *, log: Path) 
         "module_class": None,
         "quantization": None,
         "experts": None,
+        "hybrid": None,
         "architecture_known": None,
         "kv_cache_dtype": None,
         "message": None,
@@ -89,6 +90,7 @@ def judged(answer: Mapping[str, Any], format_: Document, engine: Document) -> Do
         "module_class": class_,
         "quantization": method,
         "experts": read_as if class_ == "experts" else None,
+        "hybrid": _hybrid(answer),
         "architecture_known": answer["architecture_known"],
         "kv_cache_dtype": _kv_cache(answer),
         "fixed_by": None,
@@ -169,6 +171,13 @@ def _same(read_as: str, actual: str) -> bool:
 
 def _no_class(format_: Document) -> str:
     return f"it has no model class {format_['architecture']} of its own"
+
+
+def _hybrid(answer: Mapping[str, Any]) -> Document | None:
+    """Return what the build found to be of another format than its method says, or None."""
+    if found := answer["nvfp4_moe"]:
+        return {"experts": "nvfp4", "group_size": found.get("group_size")}
+    return {"experts": "mxfp4", "group_size": None} if answer["fp4_experts"] else None
 
 
 def _kv_cache(answer: Mapping[str, Any]) -> str | None:
