@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -659,7 +661,7 @@ def test_activation_words_that_differ_inside_a_file_are_a_note(tmp_path):
     ("change", "says"),
     [
         ({"architectures": "LlamaForCausalLM"}, "architectures: 'LlamaForCausalLM' is no list"),
-        ({"num_hidden_layers": "two"}, "num_hidden_layers: 'two' is no number"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers: two is no such number of a model"),
         ({"num_hidden_layers": 10**9}, "1000000000 layers"),
         ({"quantization_config": ["fp8"]}, "quantization_config: holds a list, not an object"),
         (
@@ -691,6 +693,34 @@ def test_a_config_with_the_wrong_kind_of_value(tmp_path, change, says):
     assert message.startswith("config.json: ")
     assert says in message
     assert "\n" not in message
+
+
+ODD_VALUES = [None, [], {}, "x", "", -1, True, 1.5, 10**30, [1], [None], {"a": 1}, [[]], ["re:("]]
+
+
+def test_any_value_anywhere_is_an_answer_or_one_line(tmp_path):
+    """No value of a config, whatever its kind, ends in another error than that it is wrong."""
+    random.seed(1)
+    configs = [
+        {**MOE, "quantization_config": each["config"]} for each in CASES["declared"].values()
+    ]
+    configs.append({**deepseek_v4.CONFIG, "quantization_config": deepseek_v4.NVFP4})
+    for number in range(150):
+        config = copy.deepcopy(random.choice(configs))
+        holder, key = random.choice(list(places(config)))
+        holder[key] = random.choice(ODD_VALUES)
+        made = write_folder(tmp_path / str(number), config, {})
+        document = formats.detect(checkpoint.metadata({"path": str(made)}, name="it"))
+        assert document["status"] in ("ok", "failed")
+        assert document["status"] == "ok" or "\n" not in document["reason"]["message"]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every place in a JSON value: what holds it, and the key or position."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
 
 
 def test_after_failed_metadata_detect_is_skipped(tmp_path):

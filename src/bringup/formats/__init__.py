@@ -56,13 +56,11 @@ def describe(path_or_repo: str, revision: str | None = None) -> Document:
         UnreachableError: it can't be read now.
     """
     local = Path(path_or_repo).expanduser()
-    name = local.name or path_or_repo
-    entry = (
-        {"path": str(local)}
-        if local.exists() or checkpoint.is_path(path_or_repo)
-        else {"repo": path_or_repo, "revision": revision or "main"}
-    )
-    found = checkpoint.metadata(entry, name=name)
+    if checkpoint.is_path(path_or_repo):
+        entry = {"path": str(local)}
+    else:
+        entry = {"repo": path_or_repo, "revision": revision or "main"}
+    found = checkpoint.metadata(entry, name=local.name or path_or_repo)
     document = found if found["status"] == "failed" else detect(found)
     if document["status"] == "failed":
         raise UnusableError(f"{path_or_repo}: {document['reason']['message']}")

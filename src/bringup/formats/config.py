@@ -14,6 +14,9 @@ CONFIG = "config.json"
 LARGEST_MODEL = 10_000
 """Layers; a config that says more is not believed."""
 
+LARGEST_NUMBER = 10**9
+"""Of any other number; the largest published are lengths of context, some 10 million."""
+
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a config that describes the language model; of most, the whole."""
@@ -75,12 +78,17 @@ def _number(part: Mapping[str, Any], whole: Mapping[str, Any], keys: list[str]) 
     for key in keys:
         for config in (part, whole):
             value = config.get(key)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UnusableError(f"{CONFIG}: {key}: {value!r} is no number")
-            return value
+            # One for each layer is no number of the model; -1 is how some configs spell null.
+            if value is not None and not isinstance(value, list) and value != -1:
+                return _checked(key, value)
     return None
+
+
+def _checked(key: str, value: Any) -> int | float:
+    kinds = int | float if key in table("model")["fractions"] else int
+    if isinstance(value, kinds) and value is not True and 0 <= value <= LARGEST_NUMBER:
+        return value
+    raise UnusableError(f"{CONFIG}: {key}: {str(value)[:40]} is no such number of a model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def layers_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> list[Layer
     """
     part = language_part(config)
     layers = model["layers"] or 0
-    if not isinstance(layers, int) or not 0 <= layers <= LARGEST_MODEL:
+    if layers + (model["draft_layers"] or 0) > LARGEST_MODEL:
         raise UnusableError(f"{CONFIG}: {layers!r} layers")
     named = _named_layers(part, layers)
     return [_layer(part, model, number, named[number]) for number in range(layers)]
@@ -148,7 +156,8 @@ def _is_sparse(part: Mapping[str, Any], model: Mapping[str, Any], layer: int) ->
     kinds = part.get("mlp_layer_types")
     if isinstance(kinds, list) and layer < len(kinds):
         return bool(kinds[layer] == "sparse")
-    if layer < (model["first_dense_layers"] or 0) or layer in (part.get("mlp_only_layers") or ()):
+    dense = part.get("mlp_only_layers")
+    if layer < (model["first_dense_layers"] or 0) or (isinstance(dense, list) and layer in dense):
         return False
     step = part.get("decoder_sparse_step") or part.get("moe_layer_freq") or 1
     return not isinstance(step, int) or (layer + 1) % step == 0

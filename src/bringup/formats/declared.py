@@ -171,7 +171,8 @@ def _statements(
         yield _of_config(found, config)
     wrapped = files.get(HF_QUANT)
     if wrapped is not None:
-        yield _modelopt(f"{HF_QUANT}: quantization", _object(wrapped.get("quantization"), HF_QUANT))
+        by = f"{HF_QUANT}: quantization"
+        yield _modelopt(by, _object(wrapped.get("quantization"), by))
     if MODELSLIM in files:
         yield _modelslim(files[MODELSLIM])
     if found is None and LEGACY_GPTQ in files:
@@ -214,6 +215,8 @@ def _of_config(found: _Quantization, config: Mapping[str, Any]) -> Statement:
 def _by_method(by: str, given: dict[str, Any], config: Mapping[str, Any]) -> Statement:
     rules = table("declared")
     word = given.get("quant_method")
+    if word is not None and not isinstance(word, str):
+        raise UnusableError(f"{by}.quant_method: {word!r} is no name")
     method = rules["method_aliases"].get(word, word)
     plain = _plain(by, method, given, config) if method in rules["methods"] else None
     if "quant_algo" in given or method == "modelopt":
@@ -348,11 +351,11 @@ def _compressed_tensors(by: str, given: Mapping[str, Any]) -> Statement:
         where = f"{by}.config_groups.{name}"
         details = _object(group, where)
         claim = _scheme(where, details)
-        targets = details.get("targets") or ["Linear"]
-        if "Linear" in targets:
+        targets = _names(details, "targets", where)
+        if not targets.entries or "Linear" in targets.entries:
             statement.default = claim
         else:
-            statement.targets.append((Names(targets, f"{where}.targets"), claim))
+            statement.targets.append((targets, claim))
     return statement
 
 

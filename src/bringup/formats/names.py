@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from fnmatch import translate
 from functools import cache
 
@@ -48,10 +48,17 @@ class Names:
 
     def unused(self, names: Iterable[str]) -> list[str]:
         """Return the entries that none of the modules ``names`` is found by."""
-        every = list(names)
-        return [
-            entry for entry in self.entries if not any(name in Names([entry]) for name in every)
-        ]
+        spelt = {spelling for name in names for spelling in _spellings(name)}
+        covered = {parent for spelling in spelt for parent in _parents(spelling)}
+        return [entry for entry in self.entries if not _covers(entry, spelt, covered)]
+
+
+def _covers(entry: str, names: Iterable[str], parents: Container[str]) -> bool:
+    """Whether an entry finds one of ``names``, whose ``parents`` are known."""
+    if not _is_pattern(entry):
+        return entry in parents
+    alone = Names([entry])
+    return any(name in alone for name in names)
 
 
 def _is_pattern(entry: str) -> bool:

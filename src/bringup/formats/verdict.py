@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from bringup.formats.declared import Claim, Declared, GroupSize
 from bringup.formats.modules import Module
 from bringup.formats.observed import Observed, Weight
 from bringup.formats.tables import is_quantized, serves
-
-Verdict = Literal["consistent", "metadata-incomplete", "conflict"]
 
 WHOLLY_LINEAR = frozenset({"experts", "dense_mlp", "shared_experts"})
 """Classes of linear layers only: one left unquantized against the config breaks the load."""
@@ -75,6 +73,20 @@ def _observed_class(observed: Observed, class_: str) -> dict[str, Any]:
         "bytes": observed.parts[class_].bytes,
         "formats": _by_format((key[0], votes[key]) for key in votes),
     }
+
+
+def classes(declared: dict[str, Any] | None, observed: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the format of each class: what is observed, else what is declared.
+
+    Where the tensors hold more than the config asks for (scales for activations), the config's
+    format is the one that a runtime uses.
+    """
+    found = {}
+    for class_, shown in (observed if observed is not None else declared or {}).items():
+        said = (declared or {}).get(class_, shown)
+        used = said if serves(shown["format"], said["format"]) else shown
+        found[class_] = {"format": used["format"], "group_size": shown["group_size"]}
+    return found
 
 
 def contradictions(declared: Declared, observed: Observed | None) -> list[str]:
@@ -175,17 +187,3 @@ def _by_format(votes: Iterator[tuple[str, int]]) -> dict[str, int]:
     for format_, weight in votes:
         counted[format_] += weight
     return dict(sorted(counted.items()))
-
-
-def classes(declared: dict[str, Any] | None, observed: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the format of each class: what is observed, else what is declared.
-
-    Where the tensors hold more than the config asks for (scales for activations), the config's
-    format is the one that a runtime uses.
-    """
-    found = {}
-    for class_, shown in (observed if observed is not None else declared or {}).items():
-        said = (declared or {}).get(class_, shown)
-        used = said if serves(shown["format"], said["format"]) else shown
-        found[class_] = {"format": used["format"], "group_size": shown["group_size"]}
-    return found
