@@ -177,7 +177,9 @@ def test_an_empty_folder(tmp_path):
     assert "no config.json" in refusal(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("text", ["[]", '"x"', "{", "{]", "\xff", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["[]", '"x"', "{", "{]", "\xff", "[" * 100_000, r'{"a": "\ud800"}']
+)
 def test_a_config_that_is_no_object(folder, text):
     (folder / "config.json").write_bytes(text.encode("latin-1"))
     assert refusal(folder).startswith("config.json: ")

@@ -660,6 +660,10 @@ def test_activation_words_that_differ_inside_a_file_are_a_note(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (
+            {"quantization_config": {"quant_algo": "FP8", "quantized_layers": {"a\nb": 1}}},
+            "quantized_layers.a b: holds a int",
+        ),
         ({"architectures": "LlamaForCausalLM"}, "architectures: 'LlamaForCausalLM' is no list"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers: two is no such number of a model"),
         ({"num_hidden_layers": 10**9}, "1000000000 layers"),

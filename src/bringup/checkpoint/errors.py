@@ -9,6 +9,10 @@ class UnusableError(ValueError):
     It becomes a document with status ``failed``; trying again changes nothing.
     """
 
+    def __init__(self, message: str) -> None:
+        """Take the message; names from files, which may hold line breaks, don't break it."""
+        super().__init__(" ".join(message.split()))
+
 
 class UnreachableError(OSError):
     """No fact about the checkpoint: the hub, the network, the disk or a right to read is missing.

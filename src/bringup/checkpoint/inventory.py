@@ -122,6 +122,8 @@ def _text(source: Source, file: File) -> bytes:
 def _object(name: str, text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
+        if b"\\u" in text:  # half of a surrogate pair can't be written into documents
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UnusableError(f"{name}: not JSON: {error}") from None
     if not isinstance(found, dict):
