@@ -185,6 +185,29 @@ def test_the_sha_of_a_merge_commit_is_refused(upstream):
         assert "merge commit" in outcome.message
 
 
+def test_a_whole_branch_is_too_large_and_its_files_are_not_fetched(upstream, cache):
+    upstream.pull_request(5, {f"{PACKAGE}/srt/f{i}.py": f"x = {i}\n" for i in range(400)})
+    outcome = sources.fetch({"pr": 5})
+    assert isinstance(outcome, Outcome)
+    assert outcome.result == "too-large"
+    assert "400 files" in outcome.message
+    assert objects(cache, "blob") == 0
+
+
+def test_the_users_git_settings_do_not_change_a_patch(upstream, tmp_path, monkeypatch):
+    upstream.pull_request(5, CHANGE)
+    url = {"url": upstream.url, "ref": "pr-5"}
+    plain = sources.fetch({"pr": 5})
+    settings = tmp_path / "gitconfig"
+    settings.write_text("[diff]\nnoprefix = true\ncontext = 1\n[color]\nui = always\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    monkeypatch.setenv("GIT_DIR", "/no/such/repository")
+    other = sources.fetch({"git": url})
+    assert isinstance(plain, Patch)
+    assert isinstance(other, Patch)
+    assert other.content == plain.content
+
+
 def test_a_pull_request_of_another_repository(upstream, tmp_path):
     other = Upstream(tmp_path / "someone/router")
     other.pull_request(5, {"src/main.rs": "fn main() {}\n"})

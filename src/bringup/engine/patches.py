@@ -253,6 +253,16 @@ def _places() -> tuple[dict[str, str], ...]:
     return tuple(table["rows"])
 
 
+def too_large(files: int, size: int | None = None) -> Outcome:
+    """Return the outcome of a patch with that many files and bytes."""
+    weight = "" if size is None else f" in {size >> 10} KiB"
+    return Outcome(
+        "too-large",
+        f"it changes {files} files{weight} (most: {MOST_FILES} files, {MOST_BYTES >> 10} KiB): a "
+        "merge or a whole branch, no patch",
+    )
+
+
 def refusal(patch: Patch) -> Outcome | None:
     """Return why a patch is not even tried on a tree, or None."""
     changes = patch.changes
@@ -260,11 +270,7 @@ def refusal(patch: Patch) -> Outcome | None:
     if not changes:
         return Outcome("empty", "it changes no file: is it a diff, and of the right commits?")
     if len(changes) > MOST_FILES or len(patch.content) > MOST_BYTES:
-        return Outcome(
-            "too-large",
-            f"it changes {len(changes)} files in {len(patch.content) >> 10} KiB (most: "
-            f"{MOST_FILES} files, {MOST_BYTES >> 10} KiB): a merge or a whole branch, no patch",
-        )
+        return too_large(len(changes), len(patch.content))
     for change in changes:
         paths = [path for path in (change.old, change.new) if path]
         if any(outside(path) for path in paths):

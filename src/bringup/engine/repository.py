@@ -24,6 +24,16 @@ from bringup.resident import locked
 DEPTHS = ("--depth=64", "--depth=512", "--depth=4096", "--unshallow")
 """How far back history is fetched, until what is looked for is in it."""
 
+DIFF = (
+    "--full-index", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--find-renames",
+    "--diff-algorithm=myers", "--unified=3", "--inter-hunk-context=0",
+    "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
+"""Everything that a user's own settings could change about a patch."""
+
+SOMEBODYS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+"""Variables that point git at another repository (a hook of that one may have started us)."""
+
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 RELEASE_TAG = re.compile(r"refs/tags/v(\d+(?:\.\d+)+(?:\.post\d+)?)(\^\{\})?")
@@ -141,9 +151,7 @@ class Repository:
         Raises:
             UnreachableError: files of it could not be fetched.
         """
-        return self._network(
-            "diff", "--full-index", "--binary", "--no-color", "--no-ext-diff", "-M", base, head
-        )
+        return self._network("-c", "core.quotePath=false", "diff", *DIFF, base, head)
 
     def changed(self, base: str, head: str) -> list[str]:
         """Return the paths that differ between two commits.
@@ -182,10 +190,11 @@ class Repository:
 
     def _network(self, *command: str, given: bytes = b"") -> bytes:
         """Run a command that may ask the server, with the user's proxies and credentials."""
+        ours = {name: value for name, value in os.environ.items() if name not in SOMEBODYS}
         done = subprocess.run(
             ["git", *command],
             cwd=self.folder,
-            env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            env={**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
             capture_output=True,
             input=given,
         )

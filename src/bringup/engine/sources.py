@@ -16,7 +16,7 @@ from typing import Any
 
 from bringup import paths
 from bringup.artifact import write_text
-from bringup.engine.patches import MOST_BYTES, Outcome, Patch
+from bringup.engine.patches import MOST_BYTES, MOST_FILES, Outcome, Patch, too_large
 from bringup.engine.repository import COMMIT, Repository, UnreachableError
 
 HOST = "https://github.com"
@@ -125,6 +125,9 @@ def _fetched(
         message = f"{head[:12]} shares no history with the main branch of {repository.url}"
         raise _RefusedError(Outcome("does-not-apply", f"{message}: another repository's?"))
     base = fork if fork != head else _base_of_merged(repository, head, named=pin is None)
+    changed = repository.changed(base, head)
+    if len(changed) > MOST_FILES:  # before its files are fetched
+        raise _RefusedError(too_large(len(changed)))
     pins = {
         "pinned": pin is not None,
         "url": repository.url,
