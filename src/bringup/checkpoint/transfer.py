@@ -140,13 +140,14 @@ def _snapshot(repository: Repository, file: File) -> Path:
 
 
 def _each(action: Callable[[File], str], files: Sequence[File]) -> dict[str, str]:
-    """Do ``action`` for the files, several at once; stop starting new ones at the first error."""
-    with ThreadPoolExecutor(CHECKERS) as pool:
-        pending = [(file, pool.submit(action, file)) for file in files]
-        try:
-            return {file.name: future.result() for file, future in pending}
-        finally:
-            pool.shutdown(cancel_futures=True)
+    """Do ``action`` for the files, several at once; start no new ones after the first error."""
+    pool = ThreadPoolExecutor(CHECKERS)
+    pending = [(file, pool.submit(action, file)) for file in files]
+    try:
+        return {file.name: future.result() for file, future in pending}
+    finally:
+        # Without waiting: who interrupts must not wait for a download to be checked.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _verified(path: Path, file: File, progress: Progress | None = None) -> str:
