@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bringup.artifact import Document
 from bringup.report import tables, text, views, wording
@@ -100,11 +100,10 @@ def _sort_keys(row: Document) -> Markup:
     for point in row["points"]:
         if point["unranked"] is None:
             keys |= {f"{name}-{point['concurrency']}": point[name] for name in FIGURES}
-    return Markup("").join(
-        Markup(' data-{}="{}"').format(name, value)
-        for name, value in keys.items()
-        if value is not None
+    attributes = (
+        f' data-{name}="{escape(value)}"' for name, value in keys.items() if value is not None
     )
+    return Markup("".join(attributes))
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
