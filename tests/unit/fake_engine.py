@@ -19,6 +19,7 @@ class ServerArgs:
         parser.add_argument("--quantization", choices=["fp8", "mxfp4"])
         parser.add_argument("--cuda-graph-max-bs-decode", type=int)
 """,
+    "srt/utils.py": "def is_cuda():\n    return False\n",
     "srt/layers/quantization/__init__.py": 'QUANTIZATION_METHODS = {"fp8": object}\n',
     "srt/configs/load_config.py": "class LoadConfig:\n    pass\n",
     "srt/configs/model_config.py": """

@@ -20,6 +20,7 @@ from bringup import artifact, engine, paths, resident
 from bringup.engine import base, environment, inside, sources, upstream, worker
 
 SCHEMA = Path(__file__).parents[2] / "workflow/schemas/engine.schema.yaml"
+PARSERS = Path(__file__).with_name("parsers")
 VALIDATOR = jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
 
 PATCH = """--- a/python/sglang/launch_server.py
@@ -72,6 +73,18 @@ def test_without_cuda_the_stand_in_is_on_the_path(python, tmp_path):
     document = built(python, tmp_path, cuda=False)
     assert document["stand_in"] is True
     assert [paths.actual(each) for each in document["pythonpath"]] == [environment.STAND_IN]
+
+
+def test_an_engine_for_another_machines_gpus_can_be_asked_here(python, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "has_cuda", lambda: False)
+    document = built(python, tmp_path, cuda=True)
+    assert document["stand_in"] is False
+    assert document["pythonpath"] == []
+    env = worker.process(document).env
+    assert env["PYTHONPATH"] == str(environment.STAND_IN)
+    assert env["SGLANG_USE_CPU_ENGINE"] == "1"
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    assert worker.process(document).env["PYTHONPATH"] is None
 
 
 def test_what_was_patched_is_what_is_imported(python, tmp_path):
@@ -309,6 +322,18 @@ def test_one_flag_under_two_names():
     gone = engine.removed(["torchao-config"])
     assert gone["disable-piecewise-cuda-graph"] == "cuda-graph-backend-prefill=disabled"
     assert "torchao-config" not in gone
+
+
+@pytest.mark.parametrize(
+    ("release", "own"),
+    [("0.5.12.post1", "cuda-graph-max-bs"), ("0.5.23", "cuda-graph-max-bs-decode")],
+)
+def test_the_names_of_real_parsers(release, own):
+    flags = json.loads((PARSERS / f"{release}.json").read_text())["flags"]
+    other = ({"cuda-graph-max-bs", "cuda-graph-max-bs-decode"} - {own}).pop()
+    assert engine.renamed(flags)[other] == own
+    assert all(name in flags for name in engine.renamed(flags).values())
+    assert not set(engine.removed(flags)) & set(flags)
 
 
 # A git ref as the base.

@@ -20,13 +20,13 @@ VALIDATOR = jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
 ENGINE = {
     "engine": "x",
     "version": "0.5.13.post1",
-    "stand_in": True,
     "choices": {"quantization": ["fp8", "mxfp4", "awq"]},
 }
 
 ANSWER = {
     "error": None,
     "config": None,
+    "cuda": False,
     "registered": ["fp8", "modelopt_fp4"],
     "quantization": None,
     "declared": None,
@@ -148,7 +148,7 @@ def test_a_method_that_is_registered_with_cuda_only_is_no_refusal():
     found = judged(answer, "mxfp4")
     assert found["verdict"] == "unknown"
     assert "GPU" in found["message"]
-    on_a_gpu = judged(answer, "mxfp4", stand_in=False)
+    on_a_gpu = judged({**answer, "cuda": True}, "mxfp4")
     assert on_a_gpu["verdict"] == "cannot-load"
     unheard_of = judged({**answer, "quantization": "marvel"}, "mxfp4")
     assert unheard_of["verdict"] == "cannot-load"

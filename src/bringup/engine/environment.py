@@ -8,6 +8,7 @@ cache, and are shared by all engines on that release.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from bringup import paths
@@ -98,6 +100,16 @@ def checked(python: str | os.PathLike[str]) -> Path:
         )
     package(interpreter)
     return interpreter
+
+
+@cache
+def has_cuda() -> bool:
+    """Tell whether this host has NVIDIA's driver, without which `sgl_kernel` can't be imported."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def changes(pythonpath: Iterable[Path], *, stand_in: bool) -> dict[str, str | None]:

@@ -110,11 +110,13 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     """
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
+    from sglang.srt.utils import is_cuda
 
     folder = request["folder"]
     reading: dict[str, Any] = {
         "error": None,
         "config": None,
+        "cuda": bool(is_cuda()),
         "registered": sorted(QUANTIZATION_METHODS),
     }
     model = ModelConfig.__new__(ModelConfig)

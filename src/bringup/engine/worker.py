@@ -53,16 +53,20 @@ def ask(engine: Document, request: dict[str, Any], *, log: Path) -> dict[str, An
     return dict(json.loads(reply))
 
 
-def _pythonpath(engine: Document) -> list[Path]:
-    return [paths.actual(each) for each in engine["pythonpath"]]
-
-
 def process(engine: Document) -> resident.Spec:
-    """Describe the engine's process; engines that are the same build share it."""
+    """Describe the engine's process; engines that are the same build share it.
+
+    Questions can be answered where no server could run: an engine for another machine's GPUs gets
+    the stand-in for `sgl_kernel` here, and its document stays as it is.
+    """
+    pythonpath = [paths.actual(each) for each in engine["pythonpath"]]
+    borrowed = not engine["stand_in"] and not environment.has_cuda()
+    if borrowed:
+        pythonpath.append(environment.STAND_IN)
     return resident.Spec(
         name="engine",
         argv=(str(paths.actual(engine["python"])), str(PROGRAM), "--socket", "{home}/socket"),
-        env=environment.changes(_pythonpath(engine), stand_in=engine["stand_in"]),
+        env=environment.changes(pythonpath, stand_in=engine["stand_in"] or borrowed),
         grace_s=2.0,
     )
 

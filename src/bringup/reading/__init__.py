@@ -150,7 +150,7 @@ def _refusal(
     """Tell a build that can't load the checkpoint from one that only lacks a GPU to say so."""
     first = error["message"].strip().splitlines()[0] if error["message"].strip() else ""
     accepted = engine["choices"].get("quantization", [])
-    if engine["stand_in"] and method in accepted and method not in answer["registered"]:
+    if not answer["cuda"] and method in accepted and method not in answer["registered"]:
         return (
             "unknown",
             f"knows {method}, but only where it finds CUDA: read it again on a machine with a GPU",
