@@ -249,6 +249,22 @@ def test_a_question_that_kills_its_fork_is_told_and_the_next_is_answered(python,
     assert ask(document, tmp_path / "x.log", **request, folder=str(harmless))["ok"]
 
 
+def test_where_there_are_gpus_questions_get_an_interpreter_of_their_own(
+    python, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    document = built(python, tmp_path)
+    assert document["status"] == "ok"
+    read: dict[str, Any] = {"command": "read", "trust_remote_code": False}
+    folder = fake_engine.checkpoint(tmp_path / "c", method="fp8")
+    assert ask(document, tmp_path / "x.log", **read, folder=str(folder))["quantization"] == "fp8"
+    deadly = fake_engine.checkpoint(tmp_path / "deadly", dies=True)
+    with pytest.raises(worker.EngineSilentError):
+        ask(document, tmp_path / "x.log", **read, folder=str(deadly))
+    bench = {"command": "bench", "argv": [], "output": str(tmp_path / "records.json")}
+    assert ask(document, tmp_path / "x.log", **bench) == {"ok": True}
+
+
 def test_an_unknown_command_is_answered(python, tmp_path):
     answer = ask(built(python, tmp_path), tmp_path / "x.log", command="dance")
     assert answer["ok"] is False

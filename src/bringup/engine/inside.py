@@ -6,6 +6,9 @@ as a file with ``--socket PATH``, and stays: SGLang is imported once, and each r
 by a fork, so that neither memory, nor open connections, nor a checkpoint's own code stay behind.
 A client that goes away ends its fork.
 
+CUDA can't be used in a fork of a process that has looked for GPUs, and importing SGLang looks.
+With ``--apart`` (for hosts that have them) a new interpreter answers what may use one.
+
 A request is a JSON object on one line with ``command`` and ``log``, the file for what is printed
 meanwhile.  The answer is one line too: ``{"ok": true, …}`` or ``{"ok": false, "error": …,
 "output": last lines}``.  Commands:
@@ -216,6 +219,8 @@ NEEDS = {
 }
 """What commands import of SGLang."""
 
+LOOK_AT_GPUS = ("inspect", "read")
+
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request, with everything that is printed meanwhile in its log."""
@@ -245,7 +250,7 @@ def tail(log: Path) -> list[str]:
     return log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
 
 
-def serve(path: Path) -> None:
+def serve(path: Path, *, apart: bool) -> None:
     """Answer requests on a Unix socket, each in a fork, until the process is ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended forks need no reaping
     with socket.socket(socket.AF_UNIX) as listener:
@@ -255,10 +260,10 @@ def serve(path: Path) -> None:
         while True:
             client, _ = listener.accept()
             with client:
-                take(client, listener)
+                take(client, listener, apart=apart)
 
 
-def take(client: socket.socket, listener: socket.socket) -> None:
+def take(client: socket.socket, listener: socket.socket, *, apart: bool) -> None:
     """Read one request, import what it needs, and leave the answer to a fork."""
     with client.makefile("r", encoding="utf-8") as lines:
         line = lines.readline()
@@ -266,25 +271,41 @@ def take(client: socket.socket, listener: socket.socket) -> None:
         return
     try:
         request = json.loads(line)
-        prepare(request["command"])
+        apart = apart and request["command"] in LOOK_AT_GPUS
+        if not apart:
+            prepare(request["command"])
     except Exception as error:
         traceback.print_exc()
         send(client, {"ok": False, "error": f"{type(error).__name__}: {error}", "output": []})
         return
     if os.fork() == 0:
         listener.close()
-        code = 1
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            threading.Thread(target=end_with, args=(client,), daemon=True).start()
-            send(client, answer(request))
-            code = 0
+            if apart:
+                become_another(client, line)
+            reply(client, request)
         finally:
-            os._exit(code)
+            os._exit(1)
+
+
+def become_another(client: socket.socket, line: str) -> None:
+    """Go on as a new interpreter, which answers the request."""
+    os.set_inheritable(client.fileno(), True)
+    program = str(Path(__file__).absolute())
+    arguments = ["--answer", line, "--client", str(client.fileno())]
+    os.execv(sys.executable, [sys.executable, program, *arguments])
+
+
+def reply(client: socket.socket, request: dict[str, Any]) -> None:
+    """Answer a request, and end this process."""
+    threading.Thread(target=end_with, args=(client,), daemon=True).start()
+    send(client, answer(request))
+    os._exit(0)
 
 
 def end_with(client: socket.socket) -> None:
-    """End this fork, and all that it started, when its client goes away."""
+    """End this process, and all that it started, when its client goes away."""
     os.setpgid(0, 0)
     poll = select.poll()
     poll.register(client, select.POLLRDHUP)
@@ -299,12 +320,17 @@ def send(client: socket.socket, reply: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve."""
+    """Serve, or answer the one request that another such process has taken."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--socket", type=Path, required=True)
-    path = parser.parse_args().socket
+    parser.add_argument("--socket", type=Path)
+    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--answer", type=json.loads)
+    parser.add_argument("--client", type=int)
+    given = parser.parse_args()
     del sys.path[0]  # this file's neighbours are not modules of the engine
-    serve(path)
+    if given.answer:
+        reply(socket.socket(fileno=given.client), given.answer)
+    serve(given.socket, apart=given.apart)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,12 @@ def process(engine: Document) -> resident.Spec:
         pythonpath.append(environment.STAND_IN)
     return resident.Spec(
         name="engine",
-        argv=(str(paths.actual(engine["python"])), str(PROGRAM), "--socket", "{home}/socket"),
+        argv=(
+            str(paths.actual(engine["python"])),
+            str(PROGRAM),
+            *("--socket", "{home}/socket"),
+            *(["--apart"] if environment.has_cuda() else []),
+        ),
         env=environment.changes(pythonpath, stand_in=engine["stand_in"] or borrowed),
         grace_s=2.0,
     )
