@@ -140,9 +140,7 @@ def difference_words(row: Document) -> str:
         return "nothing that is known differs between them"
     if len(names) == 1:
         return f"they differ in one thing, {names[0]}"
-    shown = names[:MOST_DIFFERENCES]
-    more = len(names) - len(shown)
-    listed = wording.listed([*shown, f"{more} more"] if more else shown)
+    listed = wording.some(names, MOST_DIFFERENCES)
     return f"they differ in {len(names)} things ({listed}), so no single one of them is the cause"
 
 
@@ -188,9 +186,7 @@ def _not_run(rows: Sequence[Document]) -> Iterator[str]:
             verdict = f"{row['status']} at {place}" if place else row["status"]
             reasons.setdefault((verdict, message), []).append(row["name"])
     for (verdict, message), names in list(reasons.items())[:MOST_NAMED]:
-        shown = names[:MOST_NAMED] if len(names) > MOST_NAMED + 1 else names
-        more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
         verb = "" if verdict.startswith("failed") else "was " if len(names) == 1 else "were "
-        yield f"{wording.listed([*shown, *more])} {verb}{verdict}: {message.rstrip('.')}."
+        yield f"{wording.some(names, MOST_NAMED)} {verb}{verdict}: {message.rstrip('.')}."
     if len(reasons) > MOST_NAMED:
         yield f"{len(reasons) - MOST_NAMED} more reasons stand in the table of what did not run."

@@ -37,13 +37,16 @@ THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumer
 }
 """What each colour becomes inside the HTML report, which has a light and a dark theme."""
 
-WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.7, 0.65, 0.25
+WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.7, 0.6, 0.21
 """Inches of a picture and of its parts, from the top down."""
 
 HEADROOM = 1.1
 """Axes begin at zero and end this far above the largest value."""
 
 BAR, MOST_BARS = 0.55, 12
+
+MOST_LABELLED = 4
+"""Lines whose every marker has room for a number."""
 
 MODULE_COLOURS = {
     "experts": SERIES[0],
@@ -121,10 +124,11 @@ def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
     ``name`` is the study's name as file names can hold it.
     """
     profiled = [row for row in members if row["kernels"]]
+    ordered = _coloured_first(members)
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
         drawn = [
-            *(_against_concurrency(study, name, measure, members) for measure in CURVES),
-            _trade(study, name, members),
+            *(_against_concurrency(study, name, measure, ordered) for measure in CURVES),
+            _trade(study, name, ordered),
             _time_by_module(study, name, profiled[:MOST_BARS]) if profiled else None,
         ]
     return [plot for plot in drawn if plot]
@@ -191,6 +195,8 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:
     _in_grey(axes, [(speeds[line.name], line.values) for line in drawn[len(SERIES) :]])
     for line, colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
         axes.plot(speeds[line.name], line.values, color=colour, marker=marker, label=line.name)
+        if len(drawn) > MOST_LABELLED:
+            continue
         for level, speed, value in zip(line.levels, speeds[line.name], line.values, strict=True):
             axes.annotate(
                 str(level),
@@ -204,7 +210,8 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:
     axes.set_xlim(0, HEADROOM * max(speed for line in drawn for speed in speeds[line.name]))
     axes.set_xlabel("tokens per second of one request (1000 / median TPOT)")
     _legend(figure, len(drawn))
-    caption = f"{title}: up and right is better. A marker is a level, the number its concurrency."
+    number = ", the number its concurrency" if len(drawn) <= MOST_LABELLED else ""
+    caption = f"{title}: up and right is better. A marker is a level{number}."
     return Plot(f"{name}.trade", f"{title}: {study}", caption, _svg(figure))
 
 
@@ -249,11 +256,23 @@ def _in_grey(axes: Axes, lines: Sequence[tuple[Sequence[float], Sequence[float]]
 
 
 def _lines(members: Sequence[Document], measure: Measure) -> list[Line]:
-    """Return the experiments' lines in the order of the config, the best ones if they are many."""
-    lines = [line for row in members if (line := _line(row, measure)).levels]
-    if len(lines) <= len(SERIES):
-        return lines
-    return sorted(lines, key=lambda line: -line.values[-1] if measure.high else line.values[-1])
+    """Return the lines of the experiments that have this measure, in the order of ``members``."""
+    return [line for row in members if (line := _line(row, measure)).levels]
+
+
+def _coloured_first(members: Sequence[Document]) -> list[Document]:
+    """Return the experiments, if they are more than colours with the fastest in front.
+
+    All pictures of a study take this order, so that a colour means the same in each.
+    """
+    if len(_lines(members, CURVES[0])) <= len(SERIES):
+        return list(members)
+
+    def slowness(row: Document) -> tuple[int, float]:
+        line = _line(row, CURVES[0])
+        return (-line.levels[-1], -line.values[-1]) if line.levels else (0, 0.0)
+
+    return sorted(members, key=slowness)
 
 
 def _line(row: Document, measure: Measure) -> Line:

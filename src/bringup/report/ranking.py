@@ -97,9 +97,9 @@ def _winner(found: Sequence[tuple[str, Document]]) -> Document:
     if any(point["workload"] != best["workload"] for _, point in others):
         return {"winner": None, "why": "the workloads differ"}
     verdicts = {other: compare(best, point)["verdict"] for other, point in others}
-    level = [other for other, verdict in verdicts.items() if verdict != "faster"]
-    if not level:
-        return {"winner": name, "why": f"faster than {wording.listed(list(verdicts))}"}
+    equal = [other for other, verdict in verdicts.items() if verdict != "faster"]
+    if not equal:
+        return {"winner": name, "why": f"faster than {wording.some(list(verdicts))}"}
     if "insufficient" in verdicts.values():
         return {"winner": None, "why": "too few repeats or boots to call a difference"}
-    return {"winner": None, "why": f"{name} and {wording.listed(level)} are within noise"}
+    return {"winner": None, "why": f"{wording.some([name, *equal])} are within noise"}

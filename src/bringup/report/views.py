@@ -10,7 +10,7 @@ from bringup.report import wording
 from bringup.report.cases import CLASSES, PHASES
 from bringup.report.tables import TONES, Cell, Table
 
-MOST_DIFFERENCES = 5
+MOST_DIFFERENCES, MOST_NAMED = 5, 6
 
 
 def overview(members: Sequence[Document]) -> Table:
@@ -154,7 +154,7 @@ def problems(rows: Sequence[Document]) -> Table:
                 Cell(each["stage"]),
                 Cell(each["message"]),
                 Cell(each["hint"] or wording.NOTHING),
-                Cell(some(each["experiments"])),
+                Cell(wording.some(each["experiments"], MOST_NAMED)),
             ]
             for each in causes(rows)
         ],
@@ -364,17 +364,11 @@ def warnings(rows: Sequence[Document]) -> Table:
             [
                 Cell(str(warning["class"])),
                 Cell(str(warning["message"])),
-                Cell(some(warning["experiments"])),
+                Cell(wording.some(warning["experiments"], MOST_NAMED)),
             ]
             for warning in rows
         ],
     )
-
-
-def some(names: Sequence[str], most: int = 6) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more} more"
 
 
 def checkpoints(report: Document) -> Table:

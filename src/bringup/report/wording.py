@@ -69,6 +69,12 @@ def listed(items: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return names as a sentence lists them, many of them cut short: ``a, b, c and 9 more``."""
+    left = len(names) - most
+    return listed([*names[:most], f"{left} more"] if left > 1 else names)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a count with its noun: ``1 repeat``, ``3 repeats``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
