@@ -59,7 +59,8 @@ class Evidence:
     ``figures`` are those of `bringup.load.definitions`; ``traffic`` is what the server's log shows
     of the same window (`bringup.evidence.log.traffic`); ``counters`` how far the server's own
     counters moved (name → difference); ``gpu`` what the GPUs did
-    (`bringup.load.telemetry.figures`); each None where there is none.
+    (`bringup.load.telemetry.figures`); each None where there is none.  ``on_gpu`` says that the
+    server has GPUs, watched or not.
     """
 
     workload: Workload
@@ -70,6 +71,7 @@ class Evidence:
     traffic: Mapping[str, Any] | None = None
     counters: Mapping[str, float] | None = None
     gpu: Mapping[str, Any] | None = None
+    on_gpu: bool = False
 
 
 Check = Callable[[Evidence], tuple[Level, str]]
@@ -225,6 +227,8 @@ def _graphs_used(evidence: Evidence) -> tuple[Level, str]:
     used = (evidence.traffic or {}).get("graph", "unknown")
     if used == "unknown":
         return "unchecked", "the server's log says nothing of graphs"
+    if not evidence.on_gpu:
+        return "unchecked", "a server on a CPU uses no graphs unless asked to"
     levels: dict[str, tuple[Level, str]] = {
         "all": ("ok", "every decode step logged ran in a graph"),
         "some": ("flag", "some decode steps ran outside a graph"),

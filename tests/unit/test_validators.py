@@ -53,6 +53,7 @@ def evidence(records: list[Record] | None = None, **changes: Any) -> Evidence:
         traffic=TRAFFIC,
         counters=COUNTERS,
         gpu=GPU,
+        on_gpu=True,
     )
     return replace(good, **changes)
 
@@ -131,6 +132,11 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
         "clocks-held",
         "gpus-alone",
     }
+
+
+def test_graphs_are_not_missed_on_a_cpu() -> None:
+    on_cpu = evidence(traffic=TRAFFIC | {"graph": "none"}, on_gpu=False)
+    assert verdicts(on_cpu) == {"graphs-used": "unchecked"}
 
 
 def test_without_prefill_lines_the_counters_tell_what_was_cached() -> None:

@@ -186,6 +186,7 @@ class _Point:
                 traffic=seen,
                 counters=_moved(counters, after),
                 gpu=gpu,
+                on_gpu=bool(self._target.gpus),
             )
         )
         self._repeats.append(
