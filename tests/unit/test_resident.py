@@ -127,28 +127,45 @@ def test_it_lives_as_long_as_the_last_workflow_that_uses_it(
     until(lambda: gone(state.pid))
 
 
+FAMILY = (
+    "import subprocess, time;"
+    "one = subprocess.Popen(['sleep', '600']);"
+    "other = subprocess.Popen(['sleep', '600'], start_new_session=True);"
+    "print(one.pid, other.pid, flush=True); time.sleep(600)"
+)
+
+
+def family(state: State) -> list[int]:
+    """Return the ids of a `FAMILY`: the process, its child, and its child in another session."""
+    log = Path(state.log)
+    until(lambda: len(log.read_text().splitlines()) == 2)
+    return [state.pid, *(int(pid) for pid in log.read_text().splitlines()[1].split())]
+
+
 def test_a_killed_supervisor_takes_it_along(tmp_path: Path) -> None:
-    state = run_once(python(SLEEPER), tmp_path)
+    state = run_once(python(FAMILY), tmp_path)
+    pids = family(state)
     os.kill(state.supervisor, signal.SIGKILL)
-    until(lambda: gone(state.pid))
-    assert run_once(python(SLEEPER), tmp_path).pid != state.pid
+    Home.of(python(FAMILY)).wait_for_end()
+    assert all(map(gone, pids))
+    assert run_once(python(FAMILY), tmp_path).pid != state.pid
+
+
+def test_a_killed_supervisors_parent_takes_it_along(tmp_path: Path) -> None:
+    state = run_once(python(FAMILY, grace_s=0.5), tmp_path)
+    pids = family(state)
+    psutil.Process(state.supervisor).parent().kill()  # type: ignore[union-attr]
+    Home.of(python(FAMILY, grace_s=0.5)).wait_for_end()
+    assert all(map(gone, pids))
 
 
 def test_stop_returns_when_all_of_it_is_gone(tmp_path: Path) -> None:
-    stubborn = (
-        "import os, signal, subprocess, sys, time;"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "one = subprocess.Popen(['sleep', '600']);"
-        "other = subprocess.Popen(['sleep', '600'], start_new_session=True);"
-        "print(one.pid, other.pid, flush=True); time.sleep(600)"
-    )
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FAMILY}"
     spec = python(stubborn, grace_s=0.3)
-    log = tmp_path / "it.log"
     state = run_once(spec, tmp_path)
-    until(lambda: len(log.read_text().splitlines()) == 2)
-    children = [int(pid) for pid in log.read_text().splitlines()[1].split()]
+    pids = family(state)
     Home.of(spec).stop()
-    assert all(gone(pid) for pid in [state.pid, *children])
+    assert all(map(gone, pids))
     assert Home.of(spec).state().exit_code == -signal.SIGKILL
 
 

@@ -10,7 +10,7 @@ is kernel locks, dropped however their holder dies, in one folder for each proce
 
 The supervisor ends its process, and everything which that has started, when nobody has used it
 for a while, when it is told to (`Home.stop`), or when the last of its *owners* (the workflows
-that asked for it) has ended.  If the supervisor itself is killed, the kernel ends the process.
+that asked for it) has ended.  If the supervisor itself is killed, its parent kills the process.
 
 Linux only: flock, pidfd, ``PR_SET_PDEATHSIG`` and ``PR_SET_CHILD_SUBREAPER`` (``man 2 prctl``).
 """

@@ -1,6 +1,8 @@
 """The supervisor of a background process: starts it, watches it, and ends all of it.
 
-Run with ``-m`` by `bringup.resident.start`.
+Run with ``-m`` by `bringup.resident.start`.  Two processes: the supervisor proper, and its parent,
+which only waits for it and, should it be killed, kills what it leaves behind.  (That the kernel
+kills the process itself then is not enough: children of SGLang that were still importing stayed.)
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ import psutil
 from bringup.redact import redacted
 from bringup.resident.home import Cause, Home, Order, State, locked
 from bringup.resident.log import CappedLog, pump, secret_values
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 TICK_S = 0.2
 """How often a supervisor looks at its locks and owners, and a waiting job at its lock."""
@@ -176,9 +180,9 @@ class Supervisor:
         return [process.pid for process in living]
 
     def _living(self) -> list[psutil.Process]:
-        """Return what still runs of the process and its descendants, adopted orphans included."""
+        """Return what still runs of the process and of all that it started."""
         self._reap()
-        return [process for process in psutil.Process().children(recursive=True) if runs(process)]
+        return living()
 
     def _is_alone(self, living: list[psutil.Process]) -> bool:
         """Tell whether only the process itself is left, but for what ends right after it."""
@@ -186,14 +190,29 @@ class Supervisor:
         return len(others) < len(living) and all(map(is_resource_tracker, others))
 
     def _reap(self) -> None:
-        """Collect ended children, so that none stays as a zombie."""
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self._child.pid:
-                    self._child.returncode = os.waitstatus_to_exitcode(status)
+        """Let no ended process wait to be reaped, and keep the exit code of the one that counts."""
+        code = reaped().get(self._child.pid)
+        if code is not None:
+            self._child.returncode = code
+
+
+def reaped() -> dict[int, int]:
+    """Collect ended children, adopted ones included; return their exit codes by process id."""
+    codes = {}
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            codes[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+    return codes
+
+
+def living() -> list[psutil.Process]:
+    """Return this process's descendants that run; orphans among them if it is a subreaper."""
+    return [process for process in psutil.Process().children(recursive=True) if runs(process)]
+
+
+def prctl(option: int, value: int) -> None:
+    """Set what becomes of processes when others end (``man 2 prctl``)."""
+    ctypes.CDLL(None).prctl(option, value)
 
 
 def spawn(order: Order, env: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
@@ -201,9 +220,6 @@ def spawn(order: Order, env: dict[str, str]) -> tuple[subprocess.Popen[bytes], i
 
     Returns the process and the descriptor that its output is read from.
     """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    set_pdeathsig, set_child_subreaper = 1, 36  # linux/prctl.h
-    prctl(set_child_subreaper, 1)  # orphans below the process become children of this one
     output, sink = os.pipe2(os.O_CLOEXEC)
     try:
         child = subprocess.Popen(
@@ -214,7 +230,7 @@ def spawn(order: Order, env: dict[str, str]) -> tuple[subprocess.Popen[bytes], i
             stdout=sink,
             stderr=sink,
             start_new_session=True,
-            preexec_fn=lambda: prctl(set_pdeathsig, signal.SIGKILL),
+            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
     finally:
         os.close(sink)
@@ -264,8 +280,28 @@ def main() -> None:
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 0)
     os.dup2(quiet, 1)
-    with locked(Path(order.home) / "alive"):
-        Supervisor(order).run(reply)
+    with locked(Path(order.home) / "alive"):  # by both processes: until the last of them ends
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        supervisor = os.fork()
+        if supervisor:
+            os.close(reply)
+            os.waitpid(supervisor, 0)
+            kill_what_is_left()
+        else:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            Supervisor(order).run(reply)
+
+
+def kill_what_is_left() -> None:
+    """Kill all descendants, and return when they are gone (or can't be killed)."""
+    give_up_at = time.monotonic() + KILLED_S
+    while left := living():
+        if time.monotonic() > give_up_at:
+            return
+        kill(left)
+        time.sleep(0.02)
+        reaped()
 
 
 if __name__ == "__main__":
