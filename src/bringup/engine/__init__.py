@@ -55,8 +55,8 @@ def build(entry: dict[str, Any], *, engine_name: str, cuda: bool, log: Path) -> 
         **_NOT_INSPECTED,
     )
     for attempt in built.attempts:
-        print(f"{attempt.name}: {attempt.outcome.result}: {attempt.outcome.message}")
-        print("\n".join(attempt.outcome.excerpt))
+        said = f"{attempt.name}: {attempt.outcome.result}: {attempt.outcome.message}"
+        print("\n    ".join([said, *attempt.outcome.excerpt]))
     if failure := built.failure:
         return {**document, "status": "failed", "reason": failure}
     answer = worker.ask(

@@ -31,6 +31,9 @@ DIFF = (
 )  # fmt: skip
 """Everything that a user's own settings could change about a patch."""
 
+PATIENCE = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60")
+"""A server that sends less than 1 kB/s for a minute has gone."""
+
 SOMEBODYS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
 """Variables that point git at another repository (a hook of that one may have started us)."""
 
@@ -192,7 +195,7 @@ class Repository:
         """Run a command that may ask the server, with the user's proxies and credentials."""
         ours = {name: value for name, value in os.environ.items() if name not in SOMEBODYS}
         done = subprocess.run(
-            ["git", *command],
+            ["git", *PATIENCE, *command],
             cwd=self.folder,
             env={**ours, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
             capture_output=True,
