@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -307,15 +308,22 @@ def marker(patch: Patch, package: Path) -> dict[str, str] | None:
     It is the longest line that the patch adds to a Python file and that occurs once there.
     ``package`` is the patched package; ``file`` is relative to it.
     """
-    best: tuple[int, str, str] | None = None
-    for change in patch.changes:
-        if change.place["is"] != "package" or not change.path.endswith(".py"):
-            continue
-        file = package / change.path.removeprefix(ROOT)
-        if not file.is_file():
-            continue
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-        for text in {line.strip() for line in change.added}:
-            if lines.count(text) == 1 and (best is None or (len(text), text) > best[::2]):
-                best = (len(text), change.path.removeprefix(ROOT), text)
-    return {"file": best[1], "text": best[2]} if best else None
+    shows = [
+        (len(text), text, name)
+        for change in patch.changes
+        if change.place["is"] == "package" and change.path.endswith(".py")
+        for name in [change.path.removeprefix(ROOT)]
+        for text in _only_once(change.added, package / name)
+    ]
+    if not shows:
+        return None
+    _, text, name = max(shows)
+    return {"file": name, "text": text}
+
+
+def _only_once(added: Iterable[str], file: Path) -> list[str]:
+    """Return the lines of ``added`` that occur exactly once in a file, without indentation."""
+    if not file.is_file():
+        return []
+    counts = Counter(line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return [text for text in {line.strip() for line in added} if counts[text] == 1]
