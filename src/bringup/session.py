@@ -83,4 +83,5 @@ def explained(failure: serving.ServerFailed) -> Document:
         failure.log,
         exit_code=failure.exit_code,
         timed_out=failure.cause in ("silent", "too-slow"),
+        growing=failure.cause == "too-slow",
     )
