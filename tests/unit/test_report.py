@@ -553,3 +553,16 @@ def test_a_misreading_is_told_with_what_reads_it_rightly(tmp_path: Path) -> None
         "- reading: misreads, SGLang 0.5.13.post1 reads the experts as fp8-block; "
         "they are nvfp4; read rightly by PR \\#25820"
     ) in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kept", [("schema", "status", "reason"), ("schema", "status")])
+def test_documents_that_say_next_to_nothing_are_still_reported(
+    tmp_path: Path, kept: tuple[str, ...]
+) -> None:
+    run = study.write(tmp_path)
+    for path in run.documents:
+        if path.exists():
+            document = json.loads(path.read_text())
+            path.write_text(json.dumps({key: document[key] for key in kept}), encoding="utf-8")
+    build(run)
+    assert len(sentences(told(run), "arithmetic")) >= 1

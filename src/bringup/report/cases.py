@@ -167,7 +167,7 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
     repeats = point.get("repeats") or []
     boots = sorted({str(each.get("boot") or point.get("boot")) for each in repeats})
     return {
-        "concurrency": int(point["concurrency"]),
+        "concurrency": point["concurrency"],
         "status": point["status"],
         "reason": point["reason"],
         "unranked": _why_unranked(point, probe_passes),

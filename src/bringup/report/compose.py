@@ -188,7 +188,7 @@ def _reading(case: Case) -> Document | None:
 def _command(case: Case) -> list[str]:
     """Return the server's command line, the interpreter first."""
     plan = case.of("plan")
-    if not plan.get("argv"):
+    if not plan.get("argv") or not plan.get("python"):
         return []
     return command.words(plan, case.of("weights").get("snapshot") or "{model}")
 

@@ -33,7 +33,6 @@ POINT_FIELDS = (
     "schema",
     "status",
     "reason",
-    "concurrency",
     "boot",
     "workload",
     "gate",
@@ -41,8 +40,6 @@ POINT_FIELDS = (
     "summary",
     "server",
     "void",
-    "client",
-    "energy",
 )
 """What is kept of a point: thousands of them are in memory at once."""
 
@@ -83,14 +80,15 @@ def collect(files: Iterable[Path], results: Path) -> Artefacts:
             continue
         if stage == "point":
             kept = {key: document[key] for key in POINT_FIELDS if key in document}
-            found.points.setdefault(subject, []).append(kept)
+            level = int(path.stem.removeprefix("c"))
+            found.points.setdefault(subject, []).append({**kept, "concurrency": level})
         else:
             found.documents[stage, subject] = document
             found.paths[stage, subject] = path
     if absent:
         found.notices.append(_absent([shown(path, results) for path in absent]))
     for points in found.points.values():
-        points.sort(key=lambda point: int(point["concurrency"]))
+        points.sort(key=lambda point: point["concurrency"])
     return found
 
 
@@ -120,7 +118,7 @@ def _readable(path: Path, stage: str, name: str, notices: list[Document]) -> Doc
         notices.append(artifact.reason("unreadable", f"{why}; what it says is missing below"))
         return None
     here, found = f"{stage}/{VERSIONS.get(stage, '?')}", document.get("schema")
-    if found != here or "status" not in document:
+    if found != here or not {"status", "reason"} <= document.keys():
         message = f"{name} is {found!r} where this report reads {here}; it was left out"
         hint = "delete it and run again"
         notices.append(artifact.reason("other-version", message, hint=hint))

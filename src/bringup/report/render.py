@@ -96,7 +96,7 @@ def _sort_keys(row: Document) -> Markup:
         name: text.plain(cell.text) for name, cell in zip(COLUMNS, overview, strict=True)
     }
     found = row["correctness"]
-    keys["right"] = found["right"] / found["asked"] if found and found["asked"] else None
+    keys["right"] = (found["right"] or 0) / found["asked"] if found and found["asked"] else None
     for point in row["points"]:
         if point["unranked"] is None:
             keys |= {f"{name}-{point['concurrency']}": point[name] for name in FIGURES}
