@@ -1,5 +1,5 @@
 # The pipeline, one stage a file in workflow/rules.  Each experiment goes
-# metadata → detect → engine → reading → plan → weights → launch → probe → point → report.
+# metadata → detect → engine → reading → plan → weights → launch → probe → point, kernels → report.
 from snakemake.utils import min_version
 
 min_version("9.25")
@@ -17,6 +17,7 @@ include: "workflow/rules/weights.smk"
 include: "workflow/rules/launch.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/point.smk"
+include: "workflow/rules/kernels.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -17,5 +17,6 @@ rule launch:
         gpu=gpus,
     params:
         code=code("launch"),
+        described=bool(CONFIG.hardware),
     script:
         "../scripts/launch.py"

@@ -11,6 +11,7 @@ def documents_of(name):
         f"results/readings/{entry['checkpoint']}--{entry['engine']}.json",
         *(f"{folder}/{stage}.json" for stage in ("plan", "weights", "server", "probe")),
         *points_of(name),
+        *([f"{folder}/kernels.json"] if profiled(name) else []),
     ]
 
 

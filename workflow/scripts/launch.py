@@ -15,6 +15,8 @@ def main(snakemake):
         artifact.write_text(snakemake.output.script, command.refusal(skipped["reason"]))
         artifact.write(snakemake.output.server, skipped)
         return
+    if snakemake.params.described:
+        raise OSError("`hardware:` in the config describes another machine; ask for plans only")
     artifact.write_text(
         snakemake.output.script, command.script(planned, weights["snapshot"], folder)
     )

@@ -1,0 +1,26 @@
+def profiled(name):
+    """Tell whether an experiment wants to know which kernels run."""
+    return bool(CONFIG.experiments[name]["kernels"])
+
+
+rule kernels:
+    input:
+        plan="results/experiments/{experiment}/plan.json",
+        weights="results/experiments/{experiment}/weights.json",
+        engine=of_engine,
+        server="results/experiments/{experiment}/server.json",
+        probe="results/experiments/{experiment}/probe.json",
+    output:
+        "results/experiments/{experiment}/kernels.json",
+    log:
+        "results/experiments/{experiment}/logs/kernels.log",
+    priority: 30
+    conda:
+        "../../envs/workflow.yaml"
+    resources:
+        gpu=gpus,
+    params:
+        code=code("kernels"),
+        kernels=lambda wildcards: CONFIG.experiments[wildcards.experiment]["kernels"],
+    script:
+        "../scripts/kernels.py"
