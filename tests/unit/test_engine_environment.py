@@ -61,6 +61,16 @@ def test_a_release_with_a_lock_file_is_installed_from_it(uv):
     assert receipt(python)["lock"] is not None
 
 
+def test_a_python_without_wheels_gives_way_to_one_with(uv, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 14, 1))
+    newer = environment.ensure("0.5.23")
+    assert "--python 3.12 " in calls(uv)[0]
+    monkeypatch.setattr(sys, "version_info", (3, 12, 4))
+    assert environment.ensure("0.5.23") == newer, "the same Python, whoever asks for it"
+    monkeypatch.setattr(sys, "version_info", (3, 11, 4))
+    assert environment.ensure("0.5.23") != newer
+
+
 def test_another_release_is_resolved_and_what_came_of_it_is_kept(uv):
     python = environment.ensure("0.5.99")
     assert any("pip install" in call and "sglang==0.5.99" in call for call in calls(uv))

@@ -30,6 +30,10 @@ RECEIPT = "bringup-receipt.json"
 STAND_IN = paths.PROJECT / "envs" / "cpu"
 """Folder whose ``sgl_kernel`` takes the place of the CUDA-only kernel package on a CPU host."""
 
+WHEELS_FOR = ("3.11", "3.12")
+"""Pythons that every locked package has a wheel for: on newer ones outlines-core 0.1.26, which
+SGLang 0.5.13.post1 and 0.5.23 ask for, would have to be compiled (it has none above 3.12)."""
+
 CHECK_S = 60.0
 """Longest time that an interpreter gets to say where its packages lie."""
 
@@ -58,13 +62,24 @@ class Release:
         """Name of the environment's folder: what is in it decides it."""
         lock = self.lock
         wanted = lock.read_bytes() if lock else f"sglang=={self.version}".encode()
-        platform = f"{sys.implementation.cache_tag} {sysconfig.get_platform()}"
+        python = python_for_engines()[1].replace(".", "")
+        platform = f"cpython-{python} {sysconfig.get_platform()}"
         digest = hashlib.sha256(wanted + platform.encode()).hexdigest()[:12]
         return f"sglang-{self.version}-{digest}"
 
     @property
     def folder(self) -> Path:
         return paths.cache() / "envs" / self.key
+
+
+def python_for_engines() -> tuple[str, str]:
+    """Return what uv shall make an environment with, and that Python's version: ``3.12``.
+
+    It is our own interpreter where SGLang's packages have wheels for it, else one that uv finds or
+    fetches.
+    """
+    ours = ".".join(map(str, sys.version_info[:2]))
+    return (sys.executable, ours) if ours in WHEELS_FOR else (WHEELS_FOR[-1], WHEELS_FOR[-1])
 
 
 def ensure(version: str) -> Path:
@@ -160,7 +175,7 @@ def package(python: Path) -> Path:
 
 def _make(release: Release, python: Path) -> None:
     shutil.rmtree(release.folder, ignore_errors=True)
-    _uv(["venv", "--quiet", "--python", sys.executable, str(release.folder)], release)
+    _uv(["venv", "--quiet", "--python", python_for_engines()[0], str(release.folder)], release)
     lock = release.lock
     common = ["--python", str(python), "--link-mode", "hardlink"]
     if lock:
