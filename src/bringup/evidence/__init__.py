@@ -2,10 +2,10 @@
 
 from bringup.evidence.diagnosis import diagnose, failure
 from bringup.evidence.examine import examine
+from bringup.evidence.kernels import SCHEMA as KERNELS_SCHEMA
 from bringup.evidence.kernels import kernels_document, profile_request
 from bringup.evidence.log import DecodeLine, PrefillLine, decode_lines, prefill_lines, traffic
 from bringup.evidence.profiling import take_kernels
-from bringup.evidence.kernels import SCHEMA as KERNELS_SCHEMA
 from bringup.evidence.server import SCHEMA, failed_document, server_document
 
 __all__ = [
