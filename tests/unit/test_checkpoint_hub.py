@@ -190,6 +190,11 @@ def test_trouble_that_stays_ends_in_one_line(hub, commit, waits):
     assert len(waits) == 5
 
 
+def test_what_answers_but_is_no_hub(hub, commit):
+    hub.fail("/api/models", status=200)
+    assert refusal().startswith(f"{REPO}: the list of files: JSONDecodeError")
+
+
 def test_no_hub_at_all(hub, commit, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     line = refusal()

@@ -57,6 +57,7 @@ PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
 PARTIAL = 206
 CONFIG = "config.json"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 LFS_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -150,6 +151,8 @@ def resolve(repo: str, revision: str) -> Repository:
         File(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
         for each in info.siblings or ()
     )
+    if not COMMIT.fullmatch(str(info.sha)):
+        raise UnreachableError(f"{repo}: {constants.ENDPOINT} names no commit: is it a hub?")
     found = Repository(repo, revision, str(info.sha), listed)
     if revision != found.commit and any(file.name == CONFIG for file in listed):
         # Fetched by its name, so that the cache knows offline which commit the revision is.
@@ -218,7 +221,7 @@ def patiently(at: Repository, what: str, action: Callable[[], T]) -> T:
             return action()
         except UnreachableError:
             raise
-        except (TransportError, OSError, HFValidationError) as error:
+        except (TransportError, OSError, ValueError) as error:
             if wait is None or not _passes(error):
                 raise UnreachableError(_line(at, what, error)) from None
             pause = max(wait, _asked_wait(error))
