@@ -389,6 +389,7 @@ def test_a_git_base_is_its_python_over_the_releases_compiled_parts(repository):
     assert (found.package / "srt/new.py").read_text() == "new = 1\n"
     assert (found.package / "srt/core.so").read_bytes() == b"compiled"
     assert not (found.package / "gone_since.py").exists()
+    assert (found.package / "srt/one.py").stat().st_nlink == 2, "what did not change is a link"
 
 
 def test_a_git_base_stays_what_it_was_and_tells_of_moves(repository, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import shutil
 from collections.abc import Iterable
@@ -159,7 +160,10 @@ def _newest(repository: Repository, releases: dict[str, str]) -> str | None:
 
 
 def _lay_over(repository: Repository, commit: str, release: Path, folder: Path) -> None:
-    """Write a commit's package into ``folder``, with what was built for ``release``."""
+    """Write a commit's package into ``folder``, with what was built for ``release``.
+
+    Files that are the release's own are links to it.
+    """
     draft = folder.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     package = draft / "sglang"
@@ -171,7 +175,11 @@ def _lay_over(repository: Repository, commit: str, release: Path, folder: Path) 
         raise
     for path in release.rglob("*"):
         target = package / path.relative_to(release)
-        if path.name.endswith(BUILT) and not target.exists():
+        if target.is_file():
+            if filecmp.cmp(path, target, shallow=False):
+                target.unlink()
+                overlay.link(path, target)
+        elif path.name.endswith(BUILT):
             target.parent.mkdir(parents=True, exist_ok=True)
             overlay.link(path, target)
     draft.rename(folder)
