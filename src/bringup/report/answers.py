@@ -122,15 +122,17 @@ def _only_patches(row: Document) -> bool:
 
 def _effects(row: Document) -> str:
     """Say what an experiment gains or loses over its baseline at each level."""
+    compared = [point for point in row["points"] if point["against"]]
+    verdicts = [point["against"]["verdict"].replace("-", " ") for point in compared]
+    alike = len(compared) > 1 and len(set(verdicts)) == 1
     parts = []
-    for point in row["points"]:
-        if point["against"]:
-            against = point["against"]
-            band = wording.interval(against["low"], against["high"])
-            figures = " ".join(filter(None, [wording.change(against["effect"]), band]))
-            verdict = against["verdict"].replace("-", " ")
-            parts.append(f"{figures} at C = {point['concurrency']} ({verdict})")
-    return f"{row['name']} against {row['baseline']['name']}: {wording.listed(parts)}"
+    for point, verdict in zip(compared, verdicts, strict=True):
+        against = point["against"]
+        band = wording.interval(against["low"], against["high"])
+        effect = " ".join(filter(None, [wording.change(against["effect"]), band]))
+        parts.append(f"{effect} at C = {point['concurrency']}{'' if alike else f' ({verdict})'}")
+    everywhere = f" ({verdicts[0]} everywhere)" if alike else ""
+    return f"{row['name']} against {row['baseline']['name']}: {wording.listed(parts)}{everywhere}"
 
 
 def difference_words(row: Document) -> str:
@@ -140,8 +142,8 @@ def difference_words(row: Document) -> str:
         return "nothing that is known differs between them"
     if len(names) == 1:
         return f"they differ in one thing, {names[0]}"
-    listed = wording.some(names, MOST_DIFFERENCES)
-    return f"they differ in {len(names)} things ({listed}), so no single one of them is the cause"
+    listed = f"{len(names)} things ({wording.some(names, MOST_DIFFERENCES)})"
+    return f"they differ in {listed}, so none of them alone is shown to be the cause"
 
 
 def _tempting(rows: Sequence[Document]) -> Iterator[str]:
