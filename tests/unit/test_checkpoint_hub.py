@@ -20,7 +20,7 @@ from huggingface_hub import constants
 from tensor_files import write, write_folder
 
 from bringup import checkpoint, formats
-from bringup.checkpoint import transfer
+from bringup.checkpoint import download
 
 PROJECT = Path(__file__).parents[2]
 REPO = "maker/model"
@@ -330,13 +330,13 @@ def test_wrong_bytes_of_the_right_size_are_fetched_again_alone(
 ):
     metadata = read()
     stored = wrong_bytes(hub, folder, commit)
-    say = transfer.say
+    say = download.say
 
     def repaired(text: str) -> None:
         stored.served = None
         say(text)
 
-    monkeypatch.setattr(transfer, "say", repaired)
+    monkeypatch.setattr(download, "say", repaired)
     hub.requests.clear()
     document = fetch(metadata)
     assert f"{SHARDS[1]}: right size, wrong content: sha256 " in capfd.readouterr().err
@@ -367,7 +367,7 @@ def test_a_damaged_file_in_the_cache_is_replaced(hub, folder, commit):
 def test_too_little_room_is_told_before_anything_is_fetched(hub, commit, monkeypatch):
     metadata = read()
     hub.requests.clear()
-    monkeypatch.setattr(transfer.shutil, "disk_usage", lambda path: Usage())
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: Usage())
     with pytest.raises(checkpoint.UnreachableError, match=r"0\.0 GiB are needed .* set HF_HOME"):
         fetch(metadata)
     assert hub.requests == []

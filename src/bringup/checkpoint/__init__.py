@@ -11,7 +11,7 @@ from typing import Any
 
 from bringup import artifact
 from bringup.artifact import Document
-from bringup.checkpoint import inventory
+from bringup.checkpoint import inventory, transfer
 from bringup.checkpoint.errors import UnreachableError, UnusableError
 from bringup.checkpoint.folder import Folder, is_path
 from bringup.checkpoint.headers import TensorGroup, groups_of
@@ -27,7 +27,7 @@ __all__ = [
     "weights",
 ]
 
-WEIGHTS_SCHEMA = "weights/1"
+WEIGHTS_SCHEMA = transfer.SCHEMA
 
 Entry = Mapping[str, Any]
 """A checkpoint's entry in the config: ``path``, or ``repo`` and ``revision``; and whether to
@@ -74,8 +74,6 @@ def weights(metadata: Document) -> Document:
     """
     if cause := artifact.stopping(metadata):
         return artifact.skipped(WEIGHTS_SCHEMA, cause)
-    from bringup.checkpoint import transfer  # huggingface_hub: a second to import
-
     try:
         return transfer.bring(metadata)
     except UnusableError as error:
