@@ -45,6 +45,9 @@ HEADROOM = 1.1
 
 BAR, MOST_BARS = 0.55, 12
 
+HALF_WIDTH = 28
+"""Characters of a legend's entry that leave room for another beside it."""
+
 MOST_LABELLED = 4
 """Lines whose every marker has room for a number."""
 
@@ -152,7 +155,8 @@ def _against_concurrency(
     lines = _lines(members, measure)
     if sum(len(line.values) for line in lines) < 2:
         return None
-    figure, axes = _canvas(measure.title, measure.unit, len(lines))
+    names = [line.name for line in lines]
+    figure, axes = _canvas(measure.title, measure.unit, names)
     _in_grey(axes, [(line.levels, line.values) for line in lines[len(SERIES) :]])
     for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
         axes.vlines(line.levels, line.lows, line.highs, color=colour, linewidth=4, alpha=0.35)
@@ -166,7 +170,7 @@ def _against_concurrency(
     axes.margins(x=0.06)
     axes.set_ylim(0, HEADROOM * max(high for line in lines for high in line.highs))
     axes.set_xlabel("concurrent requests")
-    _legend(figure, len(lines))
+    _legend(figure, names)
     caption = (
         f"{measure.title}: {'more' if measure.high else 'less'} is better. "
         f"{_samples(count for line in lines for count in line.counts)}"
@@ -186,33 +190,32 @@ def _samples(counts: Iterable[int]) -> str:
 def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:
     """Draw what all requests together gain against what each one loses, as concurrency rises."""
     title = "Throughput against speed per user"
-    lines = _lines(members, CURVES[0])
-    speeds = {line.name: line.values for line in _lines(members, SPEED)}
-    drawn = [line for line in lines if len(speeds.get(line.name, [])) == len(line.values)]
-    if not any(len(line.values) > 1 for line in drawn):
+    pairs = [(_line(row, SPEED), _line(row, CURVES[0])) for row in members]
+    drawn = [(speed, line) for speed, line in pairs if line.levels and speed.levels == line.levels]
+    if not any(len(line.values) > 1 for _, line in drawn):
         return None
-    figure, axes = _canvas(title, "tokens per second of all requests", len(drawn))
-    _in_grey(axes, [(speeds[line.name], line.values) for line in drawn[len(SERIES) :]])
-    for line, colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
-        axes.plot(speeds[line.name], line.values, color=colour, marker=marker, label=line.name)
-        if len(drawn) > MOST_LABELLED:
-            continue
-        for level, speed, value in zip(line.levels, speeds[line.name], line.values, strict=True):
-            axes.annotate(
-                str(level),
-                (speed, value),
-                (5, 5),
-                textcoords="offset points",
-                fontsize=8,
-                color=QUIET,
-            )
-    axes.set_ylim(0, HEADROOM * max(value for line in drawn for value in line.values))
-    axes.set_xlim(0, HEADROOM * max(speed for line in drawn for speed in speeds[line.name]))
+    names = [line.name for _, line in drawn]
+    figure, axes = _canvas(title, "tokens per second of all requests", names)
+    _in_grey(axes, [(speed.values, line.values) for speed, line in drawn[len(SERIES) :]])
+    for (speed, line), colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
+        axes.plot(speed.values, line.values, color=colour, marker=marker, label=line.name)
+        if len(drawn) <= MOST_LABELLED:
+            _number_markers(axes, speed, line)
+    axes.set_ylim(0, HEADROOM * max(value for _, line in drawn for value in line.values))
+    axes.set_xlim(0, HEADROOM * max(value for speed, _ in drawn for value in speed.values))
     axes.set_xlabel("tokens per second of one request (1000 / median TPOT)")
-    _legend(figure, len(drawn))
+    _legend(figure, names)
     number = ", the number its concurrency" if len(drawn) <= MOST_LABELLED else ""
     caption = f"{title}: up and right is better. A marker is a level{number}."
     return Plot(f"{name}.trade", f"{title}: {study}", caption, _svg(figure))
+
+
+def _number_markers(axes: Axes, across: Line, up: Line) -> None:
+    """Write its concurrency beside each marker of a line."""
+    for level, x, y in zip(up.levels, across.values, up.values, strict=True):
+        axes.annotate(
+            str(level), (x, y), (5, 5), textcoords="offset points", fontsize=8, color=QUIET
+        )
 
 
 def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot:
@@ -289,9 +292,10 @@ def _line(row: Document, measure: Measure) -> Line:
     return line
 
 
-def _canvas(title: str, unit: str, lines: int) -> tuple[Figure, Axes]:
-    """Return a figure with room for as many lines in its legend; sizes are in inches."""
-    rows = (min(lines, len(SERIES)) + 1) // 2 + (lines > len(SERIES))
+def _canvas(title: str, unit: str, names: Sequence[str]) -> tuple[Figure, Axes]:
+    """Return a figure with room for a legend of these names; sizes are in inches."""
+    shown, columns = min(len(names), len(SERIES)), _columns(names)
+    rows = (shown + columns - 1) // columns + (len(names) > shown)
     height = TITLE + AXES + TICKS + LEGEND_ROW * rows
     figure = Figure(figsize=(WIDTH, height), facecolor=PAPER)
     FigureCanvasSVG(figure)
@@ -308,11 +312,22 @@ def _canvas(title: str, unit: str, lines: int) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(figure: Figure, lines: int) -> None:
-    others = lines - len(SERIES)
+def _columns(names: Sequence[str]) -> int:
+    """Return how many names fit beside each other in a legend."""
+    return 2 if max(map(len, names[: len(SERIES)])) <= HALF_WIDTH else 1
+
+
+def _legend(figure: Figure, names: Sequence[str]) -> None:
+    others = len(names) - len(SERIES)
     title = f"and {others} more, in grey" if others > 0 else None
     figure.legend(
-        loc="lower left", frameon=False, ncols=2, fontsize=9, title=title, title_fontsize=9
+        loc="lower left",
+        frameon=False,
+        ncols=_columns(names),
+        fontsize=9,
+        title=title,
+        title_fontsize=9,
+        alignment="left",
     )
 
 
