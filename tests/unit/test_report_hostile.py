@@ -205,6 +205,7 @@ def test_spreadsheets_run_nothing_from_the_csv(poisoned: Path) -> None:
     assert [cell for cell in texts if cell.startswith(("=", "+", "@", "-"))] == []
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")  # no font has a sign for everything
 def test_hostile_names_stay_names(tmp_path: Path) -> None:
     run = study.write(tmp_path)
     name = "evil|<b>`$x$`\x1b[31m\u202e"
