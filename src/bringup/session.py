@@ -10,7 +10,7 @@ from bringup import engine, evidence, serving
 from bringup.artifact import Document
 from bringup.engine import worker
 from bringup.load.point import Bench
-from bringup.paths import actual
+from bringup.resident import Home
 
 
 @contextlib.contextmanager
@@ -29,36 +29,14 @@ def of(
         serving.ServerFailed: it did not come up, or died; see `explained`.
         OSError: something that says nothing about the experiment (devices, disk, network).
     """
-    restore(build, log=folder / "logs" / "engine.log")
+    engine.restore(build)
     with serving.lease(serving.ServerSpec.of(plan, weights), log_dir=folder) as boot:
         yield boot
 
 
-def restore(build: Document, *, log: Path) -> None:
-    """Build an engine again if its environment or overlay was deleted.
-
-    Raises:
-        OSError: what came out is another engine than ``build``, or it could not be built.
-    """
-    if all(actual(path).exists() for path in (build["python"], *build["pythonpath"])):
-        return
-    git = build["base"].get("git")
-    again = engine.build(
-        {
-            **build["base"],
-            **({"git": {"url": git["url"], "ref": git["commit"]}} if git else {}),
-            "patches": [patch["source"] for patch in build["patches"]],
-        },
-        engine_name=build["engine"],
-        cuda=not build["stand_in"],
-        log=log,
-    )
-    if again["tree"] != build["tree"]:
-        name = build["engine"]
-        raise OSError(
-            f"engine {name} was deleted, and what is built now is another one; "
-            f"delete results/engines/{name}/engine.json, so that what depends on it is redone"
-        )
+def retire(plan: Document, weights: Document) -> None:
+    """End an experiment's server, so that whoever comes next starts a fresh one."""
+    Home.of(serving.ServerSpec.of(plan, weights).process).stop()
 
 
 def client(build: Document, *, log: Path) -> Bench:

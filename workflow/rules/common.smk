@@ -53,6 +53,7 @@ RUNNABLE = [name for name in CONFIG.experiments if name not in SCREENED]
 os.environ.update(BRINGUP_OWNER=str(os.getpid()))
 
 workflow.global_resources.setdefault("gpu", len(HARDWARE["gpus"]))
+workflow.global_resources.setdefault("cpu_server", 1)
 
 
 def one_of(names):
@@ -111,6 +112,11 @@ def gpus(wildcards):
     """Resource function: the GPUs that a job holds, at most those that there are."""
     needed = plan.gpus_needed(CONFIG.experiments[wildcards.experiment])
     return min(needed, len(HARDWARE["gpus"]))
+
+
+def cpu_server(wildcards):
+    """Resource function: without GPUs, one job at a time uses a server."""
+    return 0 if HARDWARE["gpus"] else 1
 
 
 def points_of(name):

@@ -14,11 +14,12 @@ rule kernels:
         "results/experiments/{experiment}/kernels.json",
     log:
         "results/experiments/{experiment}/logs/kernels.log",
-    priority: 30
+    priority: 25
     conda:
         "../../envs/workflow.yaml"
     resources:
         gpu=gpus,
+        cpu_server=cpu_server,
     params:
         code=code("kernels"),
         kernels=lambda wildcards: CONFIG.experiments[wildcards.experiment]["kernels"],

@@ -1,5 +1,6 @@
-# launch, probe and point lease the same server (docs/design.md §5). Later stages come first, so
-# that each experiment's server is loaded once.
+# launch, probe, point and kernels lease the same server (docs/design.md §5). Later stages come
+# first, so that each experiment's server is loaded once; kernels is the last, as a profile may
+# slow a server down.
 rule launch:
     input:
         plan="results/experiments/{experiment}/plan.json",
@@ -15,6 +16,7 @@ rule launch:
         "../../envs/workflow.yaml"
     resources:
         gpu=gpus,
+        cpu_server=cpu_server,
     params:
         code=code("launch"),
         described=bool(CONFIG.hardware),

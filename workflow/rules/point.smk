@@ -20,6 +20,7 @@ rule point:
         "../../envs/workflow.yaml"
     resources:
         gpu=gpus,
+        cpu_server=cpu_server,
     params:
         code=code("point"),
         probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],

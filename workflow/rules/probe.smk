@@ -20,6 +20,7 @@ rule probe:
         "../../envs/workflow.yaml"
     resources:
         gpu=gpus,
+        cpu_server=cpu_server,
     params:
         code=code("probe"),
         probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],

@@ -33,6 +33,7 @@ def main(snakemake):
                 concurrency=snakemake.params.kernels["concurrency"],
                 ranks=plan["gpus"],
             )
+        session.retire(plan, weights)  # profiling may slow the server down for good
     except serving.ServerFailed as failure:
         document = artifact.document(
             evidence.KERNELS_SCHEMA, "failed", session.explained(failure), experiment=experiment

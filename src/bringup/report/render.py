@@ -27,6 +27,7 @@ def markdown(report: Document, pictures: Pictures) -> str:
     environment = _environment(autoescape=False)
     environment.filters |= {
         "md": text.markdown,
+        "sentence": text.sentence,
         "code": text.code,
         "fenced": text.fenced,
         "link": text.link,

@@ -130,3 +130,8 @@ def _without_homes(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_homes(item) for key, item in value.items()}
     return [_without_homes(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def sentence(words: str) -> str:
+    """Return ``words`` with a full stop at the end, unless something ends them already."""
+    return words if words.endswith((".", "!", "?", ":", "…")) else f"{words}."
