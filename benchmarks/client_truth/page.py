@@ -11,7 +11,8 @@ INTRODUCTION = """\
 Written by `benchmarks/client_truth/run.py`; do not edit. Clients of one SGLang build against a
 server that sends each token at a time fixed beforehand. The truth is what the server did by its own
 records, in our definitions; errors are relative to it. *Late* is how late the server itself was at
-worst: where that is not small, the machine was the limit and not the client.
+worst: where that is not small, the machine was the limit and not the client. *Noticed*: what our
+validators said of the run.
 """
 
 FIGURES = ("output_tok_s", "ttft_ms", "tpot_ms")
@@ -24,8 +25,10 @@ CURVE = (
     "TTFT error",
     "TPOT error",
     "loop late ms",
+    "turn ms",
     "core",
     "late ms",
+    "noticed",
 )
 
 
@@ -51,9 +54,8 @@ def _faults(found: Mapping[str, Any]) -> Iterator[str]:
     for name, clients in found["faults"].items():
         for client, figures in clients.items():
             cells = [_beside(figures, each) for each in FIGURES]
-            noticed = ", ".join(figures.get("noticed", [])) or "–"
             what = found["scenarios"][name]
-            yield _line(what, client, figures["completed"], *cells, noticed)
+            yield _line(what, client, figures["completed"], *cells, _noticed(figures))
     yield ""
 
 
@@ -69,8 +71,10 @@ def _curve(found: Mapping[str, Any]) -> Iterator[str]:
                 client,
                 *(_percent(figures["errors"][each]) for each in FIGURES),
                 _number(figures.get("loop_late_ms_p99")),
+                _number(figures.get("turn_ms_p50")),
                 "–" if share is None else f"{share:.0%}",
                 _number(figures["truth"]["late_ms"]),
+                _noticed(figures),
             )
 
 
@@ -85,6 +89,10 @@ def _line(*cells: object) -> str:
 
 def _beside(figures: Mapping[str, Any], name: str) -> str:
     return f"{_number(figures[name])} ({_number(figures['truth'][name])})"
+
+
+def _noticed(figures: Mapping[str, Any]) -> str:
+    return ", ".join(figures.get("noticed", [])) or "–"
 
 
 def _number(value: float | None) -> str:

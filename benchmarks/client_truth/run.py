@@ -83,6 +83,7 @@ class Bench:
                 f"{f.verdict}: {f.name}" for f in findings if f.verdict in ("flag", "void")
             ],
             "loop_late_ms_p99": seen.client.loop_late_ms_p99,
+            "turn_ms_p50": seen.client.turn_ms_p50,
             "cpu_share": seen.client.cpu_share,
         }
         return {OURS: _errors(ours, truth), NATIVE: _errors(_own(summary), truth)}

@@ -96,5 +96,5 @@ def test_the_page_shows_every_client_and_level() -> None:
     page = client_truth(found)
     beside = "287.0 (290.0) | 202.0 (200.0) | – (10.0) | void: none-failed"
     assert f"| one token a chunk | ours | 16 | {beside} |" in page
-    assert "| 4 | ours | -1.03% | +1.00% | – | – | – | 1.5 |" in page
+    assert "| 4 | ours | -1.03% | +1.00% | – | – | – | – | 1.5 | void: none-failed |" in page
     assert "- theirs: none" in page

@@ -70,6 +70,7 @@ def test_each_request_leaves_a_record(sglang: Path) -> None:
         assert record.tpot_s == pytest.approx(0.01)
     assert seen.records[0].sent_s == pytest.approx(0, abs=0.05)
     assert seen.start_s > 0
+    assert seen.client.turn_ms_p50 is not None
 
 
 def test_errors_inside_http_200_are_errors(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> None:

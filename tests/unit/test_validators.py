@@ -26,7 +26,7 @@ TRAFFIC = {
 }
 GPU = {"slowed": {"power cap": 0.01}, "newcomers": 0}
 COUNTERS = {"generation_tokens": 400.0}
-CLIENT = Client("c", "1", cpu_share=0.2, loop_late_ms_p99=0.5, loop_late_ms_max=3.0)
+CLIENT = Client("c", "1", 0.2, loop_late_ms_p99=0.5, loop_late_ms_max=3.0, turn_ms_p50=0.1)
 
 
 def requests(**changes: Any) -> list[Record]:
@@ -94,6 +94,7 @@ FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, fi
         (evidence(client=replace(CLIENT, loop_late_ms_p99=45.0)), {"client-in-time": "flag"}),
         (evidence(gpu=GPU | {"slowed": {"hardware slowdown": 0.5}}), {"clocks-held": "flag"}),
         (evidence(gpu=GPU | {"newcomers": 1}), {"gpus-alone": "void"}),
+        (evidence(client=replace(CLIENT, turn_ms_p50=2.0)), {"client-in-time": "flag"}),
         (evidence(client=replace(CLIENT, cpu_share=0.97)), {"client-not-the-limit": "flag"}),
     ],
 )  # fmt: skip

@@ -96,6 +96,7 @@ class Recorder:
         self._module = module
         self._timeout_s = timeout_s
         self._lateness: list[float] = []
+        self._waited: list[float] = []
         self._watcher: asyncio.Task[None] | None = None
         self._start = self._end = self._cpu_start = self._cpu_end = 0.0
 
@@ -119,7 +120,7 @@ class Recorder:
 
     def document(self) -> dict[str, Any]:
         """Return what is written: the client, its share of a core, its lateness, the records."""
-        late = sorted(self._lateness)
+        late, waited = sorted(self._lateness), sorted(self._waited)
         window = self._end - self._start
         return {
             "client": {
@@ -128,13 +129,20 @@ class Recorder:
                 "cpu_share": (self._cpu_end - self._cpu_start) / window if window > 0 else None,
                 "loop_late_ms_p99": 1000 * late[int(0.99 * (len(late) - 1))] if late else None,
                 "loop_late_ms_max": 1000 * late[-1] if late else None,
+                "turn_ms_p50": 1000 * waited[len(waited) // 2] if waited else None,
             },
             "start_s": self._start,
             "records": [record for record in self.records if record],
         }
 
     def _begin(self) -> float:
+        """Note that a request starts; return when.
+
+        Requests that start together take turns on the event loop, and their first tokens do so
+        again: how long a turn takes is how far time to first token is off at this end.
+        """
         now = time.monotonic()
+        asyncio.get_running_loop().call_soon(lambda: self._waited.append(time.monotonic() - now))
         if self._watcher is None:
             self._start, self._cpu_start = now, time.process_time()
             self._watcher = asyncio.get_running_loop().create_task(self._watch())

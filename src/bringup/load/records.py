@@ -51,7 +51,9 @@ class Client:
     """The load client and how it fared.
 
     ``cpu_share`` is its share of one core during the run, ``loop_late_ms_*`` how late its event
-    loop woke up: a token that comes meanwhile is seen that much later.  None: not known.
+    loop woke up: a token that comes meanwhile is seen that much later.  ``turn_ms_p50`` is how long
+    a request that started waited for its next turn, behind those that started with it (median).
+    None: not known.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Client:
     cpu_share: float | None = None
     loop_late_ms_p99: float | None = None
     loop_late_ms_max: float | None = None
+    turn_ms_p50: float | None = None
 
 
 @dataclass(frozen=True)
