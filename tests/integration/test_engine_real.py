@@ -15,12 +15,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoint_configs import CASES
 
-from bringup import artifact, checkpoint, engine, formats, paths, reading
+from bringup import artifact, checkpoint, formats, paths, reading
 from bringup.engine import environment, worker
 
 pytestmark = pytest.mark.real
@@ -33,36 +32,19 @@ NOW = "0.5.23"
 READY_S = 240.0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "BRINGUP_CACHE", os.environ.get("BRINGUP_CACHE") or str(paths.PROJECT / ".cache")
-        )
-        patch.chdir(paths.PROJECT)
-        yield
-
-
-def build(entry: dict[str, Any], folder: Path) -> artifact.Document:
-    document = engine.build(entry, engine_name="real", cuda=False, log=folder / "engine.log")
-    assert document["status"] == "ok", document["reason"]
-    return document
+@pytest.fixture(scope="module")
+def now(real_engine) -> artifact.Document:
+    return real_engine
 
 
 @pytest.fixture(scope="module")
-def now(tmp_path_factory, cache) -> artifact.Document:
-    return build({"version": NOW}, tmp_path_factory.mktemp("now"))
+def before(build_engine) -> artifact.Document:
+    return build_engine(BEFORE)
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory, cache) -> artifact.Document:
-    return build({"version": BEFORE}, tmp_path_factory.mktemp("before"))
-
-
-@pytest.fixture(scope="module")
-def patched(tmp_path_factory, cache) -> artifact.Document:
-    patches = [{"file": "config/patches/announce.patch"}, {"pr": 25820}]
-    return build({"version": NOW, "patches": patches}, tmp_path_factory.mktemp("patched"))
+def patched(build_engine) -> artifact.Document:
+    return build_engine(NOW, {"file": "config/patches/announce.patch"}, {"pr": 25820})
 
 
 def read(case: str, build: artifact.Document, folder: Path) -> artifact.Document:

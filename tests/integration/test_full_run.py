@@ -30,6 +30,7 @@ experiments:
     checkpoint: arithmetic-bf16
     engine: stock
     server: {max-total-tokens: 8192, max-running-requests: 16, mem-fraction-static: 0.3}
+    env: {OMP_NUM_THREADS: 1}
     sweep: {concurrency: [1, 2], input_tokens: 64, output_tokens: 16, repeats: 2, min_seconds: 1}
   patched: {<<: *arithmetic, engine: patched, baseline: bf16}
   nvfp4: {<<: *arithmetic, checkpoint: arithmetic-nvfp4}

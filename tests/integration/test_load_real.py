@@ -5,14 +5,13 @@ No model is served: the server is the one of benchmarks/client_truth.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from bringup import artifact, engine, paths
+from bringup import artifact, paths
 from bringup.engine import worker
 from bringup.load import definitions, records
 from bringup.load.workload import Workload, arguments
@@ -31,17 +30,9 @@ REQUESTS = 6
 
 @pytest.fixture(scope="module", params=RELEASES)
 def build(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[artifact.Document]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "BRINGUP_CACHE", os.environ.get("BRINGUP_CACHE") or str(paths.PROJECT / ".cache")
-        )
-        patch.chdir(paths.PROJECT)
-        log = tmp_path_factory.mktemp("engine") / "engine.log"
-        document = engine.build({"version": request.param}, engine_name="load", cuda=False, log=log)
-        assert document["status"] == "ok", document["reason"]
-        yield document
+    request: pytest.FixtureRequest, build_engine: Callable[..., artifact.Document]
+) -> artifact.Document:
+    return build_engine(request.param)
 
 
 @pytest.fixture(scope="module")

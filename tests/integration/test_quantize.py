@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup import paths
+from bringup import artifact, paths
 
 CHECKPOINT = paths.PROJECT / "resources" / "arithmetic-moe"
 QUANTIZE = CHECKPOINT / "make" / "quantize.py"
@@ -22,12 +22,8 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def python() -> Path:
-    named = os.environ.get("BRINGUP_TEST_PYTHON")
-    built = sorted((paths.cache() / "envs").glob("*/bin/python"))
-    if not named and not built:
-        pytest.skip("no engine environment is built and BRINGUP_TEST_PYTHON is not set")
-    return Path(named) if named else built[0]
+def python(real_engine: artifact.Document) -> Path:
+    return paths.actual(real_engine["python"])
 
 
 def quantize(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -351,11 +351,12 @@ def test_a_defect_in_the_middle_keeps_what_stands_before_it(
 
 
 def test_the_profile_request() -> None:
-    on_gpu = profile_request("/profiles", on_gpu=True, steps=10)
+    on_gpu = profile_request("/profiles", on_gpu=True)
     assert on_gpu["output_dir"] == "/profiles"
-    assert on_gpu["num_steps"] == 10
+    assert on_gpu["num_steps"] == 20
     assert on_gpu["activities"] == ["CPU", "GPU"]
-    assert profile_request("/profiles", on_gpu=False)["activities"] == ["CPU"]
+    on_cpu = profile_request("/profiles", on_gpu=False)
+    assert (on_cpu["activities"], on_cpu["num_steps"]) == (["CPU"], 5)
 
 
 def test_every_kernel_rule_has_a_source_and_fits_the_schema() -> None:

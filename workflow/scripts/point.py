@@ -34,6 +34,7 @@ def main(snakemake, log):
                     model=str(paths.actual(weights["snapshot"])),
                     log=boot.log,
                     api_key=boot.endpoint.api_key,
+                    gpus=boot.gpus,
                 ),
                 Workload(
                     concurrency=who["concurrency"],

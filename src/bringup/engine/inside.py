@@ -221,6 +221,9 @@ NEEDS = {
 
 LOOK_AT_GPUS = ("inspect", "read")
 
+NEXT = {"inspect": ("read", "warm")}
+"""What follows a command before anything is measured, so that it may be imported right after it."""
+
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request, with everything that is printed meanwhile in its log."""
@@ -287,6 +290,10 @@ def take(client: socket.socket, listener: socket.socket, *, apart: bool) -> None
             reply(client, request)
         finally:
             os._exit(1)
+    for command in NEXT.get(request["command"], ()):
+        if not (apart and command in LOOK_AT_GPUS):
+            with contextlib.suppress(Exception):  # who asks for it is told
+                prepare(command)
 
 
 def become_another(client: socket.socket, line: str) -> None:
