@@ -24,6 +24,7 @@ def main(snakemake, log):
     build = artifact.read(snakemake.input.engine)
 
     bench = session.client(build, log=log.with_suffix(".client.log"))
+    document = artifact.document(point.SCHEMA, **who)
     try:
         with session.of(plan, weights, build, folder=output.parents[1]) as boot:
             document = point.measure(
@@ -52,8 +53,8 @@ def main(snakemake, log):
                 bench=bench,
                 folder=log.parent,
             )
-    except serving.ServerFailed as failure:
-        document = artifact.document(point.SCHEMA, "failed", session.explained(failure), **who)
+    except serving.ServerFailed as failure:  # what was measured before is kept
+        document |= {"status": "failed", "reason": session.explained(failure)}
     artifact.write(output, document)
 
 
