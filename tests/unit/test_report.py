@@ -74,6 +74,13 @@ def point(folder: Path, name: str, level: int, **changed: Any) -> None:
 # Tables.
 
 
+def test_patches_have_a_table_of_their_own(page: str) -> None:
+    cells = row(page, "**What patches change**", "bf16-stock")
+    assert cells[:3] == ["[bf16-stock]", "[bf16-ours]", "patches/log.patch"]
+    assert cells[3] == "ok → ok"
+    assert all(" → " in cell for cell in cells[4:])
+
+
 def test_overview_has_status_formats_backend_and_right_answers(page: str) -> None:
     assert row(page, "## Study: dsv4-flash", "nvfp4-marlin")[1:] == [
         "ok",

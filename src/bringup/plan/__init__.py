@@ -323,8 +323,8 @@ class _Case:
             yield from self.memory.warnings()
         yield from self.trapped("warn")
         if self.format["verdict"] == "metadata-incomplete":
-            notes = "; ".join(self.format.get("notes", [])) or "some formats are not told by its files"
-            yield {"class": "metadata-incomplete", "message": notes}
+            notes = self.format.get("notes") or ["its files don't tell every format"]
+            yield {"class": "metadata-incomplete", "message": "; ".join(notes)}
         if self.reading.get("verdict") == "unknown":
             message = self.reading["message"] or "how this build reads the checkpoint is not known"
             yield {"class": "reading-unknown", "message": message}

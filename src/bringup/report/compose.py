@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bringup import artifact, command, validators
+from bringup import plan as plans
 from bringup.artifact import Document
 from bringup.load.definitions import MEANING
 from bringup.report import answers, cases, differences, provenance, ranking
@@ -198,6 +199,9 @@ def _warnings_of(case: Case, points: Sequence[Document]) -> Iterable[Document]:
     for stage in ("plan", "server"):
         for warning in case.of(stage).get("warnings") or []:
             yield {"class": warning.get("class"), "message": warning.get("message")}
+    plan, sweep = case.of("plan"), case.entry.get("sweep", {})
+    if plan.get("status") == "ok" and {"fit", "flags"} <= plan.keys() and "concurrency" in sweep:
+        yield from plans.sweep_warnings(plan, sweep)
     for point in points:
         for flag in point["flags"]:
             yield {"class": "validator", "message": f"C = {point['concurrency']}: {flag}"}

@@ -125,6 +125,45 @@ def comparisons(members: Sequence[Document], levels: Sequence[int]) -> Table:
     )
 
 
+def patched(members: Sequence[Document], levels: Sequence[int]) -> Table:
+    """Return what patches change: builds that differ from another in their patches alone."""
+    by_name = {row["name"]: row for row in members}
+    pairs = [
+        (by_name[row["baseline"]["name"]], row)
+        for row in members
+        if row["baseline"]
+        and row["baseline"]["name"] in by_name
+        and [each["what"] for each in row["baseline"]["differences"]] == ["patches"]
+    ]
+    return Table(
+        ["without", "with", "patches", "status", "right", *(f"C = {level}" for level in levels)],
+        [
+            [
+                Cell(base["name"], link=True),
+                Cell(row["name"], link=True),
+                Cell(" + ".join(row["engine"]["patches"]) or "none"),
+                Cell(f"{base['status']} → {row['status']}", TONES.get(row["status"], "")),
+                Cell(f"{right(base).text} → {right(row).text}", right(row).tone),
+                *(_both(base, row, level) for level in levels),
+            ]
+            for base, row in pairs
+        ],
+        frozenset(range(5, len(levels) + 5)),
+    )
+
+
+def _both(base: Document, row: Document, level: int) -> Cell:
+    """Return output tokens per second without and with the patches, and the verdict."""
+    figures = [_figures(each, level, ["output_tok_s"]) for each in (base, row)]
+    against = (point_at(row, level) or {}).get("against")
+    return Cell(
+        " → ".join(each.text for each in figures),
+        TONES.get(str(against["verdict"]), "") if against else "quiet",
+        str(against["verdict"]).replace("-", " ") if against else "",
+        struck=any(each.struck for each in figures),
+    )
+
+
 def differs(row: Document) -> Cell:
     """Return in what an experiment differs from its baseline; more than one thing is a warning."""
     names = [each["what"] for each in row["baseline"]["differences"]]
