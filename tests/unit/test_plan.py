@@ -725,6 +725,7 @@ def test_the_cost_of_a_run():
     table = plan.cost_table(cost)
     assert "| two | ok | 0.0 GB | 100 s (an earlier run) | 8.4 |" in table
     assert "In all: 168.2 GB to fetch, 2 server loads" in table
+    assert f"none left; {one['engine']} built for these plans" in table
 
 
 def test_a_size_that_is_not_known_is_said():

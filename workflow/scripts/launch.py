@@ -6,6 +6,8 @@ from pathlib import Path
 from bringup import artifact, command, evidence, hardware, paths, plan, serving, session
 from bringup.joblog import logged
 
+FOREIGN = "{} changes results and is set outside the config; it belongs into env:"
+
 
 def main(snakemake):
     experiment, folder = snakemake.wildcards.experiment, Path(snakemake.output.server).parent
@@ -21,7 +23,12 @@ def main(snakemake):
         snakemake.output.script, command.script(planned, weights["snapshot"], folder)
     )
     build = artifact.read(snakemake.input.engine)
-    facts = {"experiment": experiment, "plan": planned}
+    foreign = plan.foreign_environment(os.environ)
+    facts = {
+        "experiment": experiment,
+        "plan": planned,
+        "environment": {**foreign, **planned["env"]},
+    }
     try:
         with session.of(planned, weights, build, folder=folder) as boot:
             document = evidence.server_document(
@@ -34,9 +41,12 @@ def main(snakemake):
                 model_info=boot.model_info,
                 log=boot.log,
                 live=hardware.live(boot.gpus),
-                environment={**plan.foreign_environment(os.environ), **planned["env"]},
                 versions={"tree": build["tree"]},
             )
+        document["warnings"] += [
+            {"class": "foreign-environment", "message": FOREIGN.format(name), "line": name}
+            for name in sorted(set(foreign) - set(planned["env"]))
+        ]
     except serving.ServerFailed as failure:
         document = evidence.failed_document(
             **facts,

@@ -44,7 +44,8 @@ def cost(
 
     Returns:
         ``{experiments: [{experiment, status, fetch_bytes, load_s, seconds, from}], fetch_bytes,
-        unknown_sizes, loads, minutes}``; a checkpoint is fetched once, for the first that needs it.
+        unknown_sizes, engines, loads, minutes}``; a checkpoint is fetched once, for the first that
+        needs it, and ``engines`` were built for the plans.
     """
     known = loads_s or {}
     fetched: set[str] = set(here)
@@ -62,6 +63,7 @@ def cost(
         "unknown_sizes": sorted(
             {row["checkpoint"] for row in running if row["fetch_bytes"] is None}
         ),
+        "engines": sorted({plan["engine"] for plan in plans if plan["status"] == "ok"}),
         "loads": len(running),
         "minutes": round(seconds / 60, 1),
     }
@@ -82,7 +84,8 @@ def table(cost: Document) -> str:
     lines += [
         "",
         f"In all: {cost['fetch_bytes'] / GB:.1f} GB to fetch{unknown}, "
-        f"{cost['loads']} server loads, about {cost['minutes']:g} minutes.",
+        f"{cost['loads']} server loads, about {cost['minutes']:g} minutes. "
+        f"Engine builds: none left; {', '.join(cost['engines']) or 'none'} built for these plans.",
         "",
     ]
     return "\n".join(lines)
