@@ -44,8 +44,12 @@ def points(name, *levels):
     return {f"experiments/{name}/points/c{level}.json" for level in levels}
 
 
+def kernels(name):
+    return {f"experiments/{name}/kernels.json"}
+
+
 def from_probe(name, *levels):
-    return {f"experiments/{name}/probe.json"} | points(name, *levels)
+    return {f"experiments/{name}/probe.json"} | points(name, *levels) | kernels(name)
 
 
 def from_launch(name, *levels):
@@ -122,6 +126,16 @@ EDITS = {
         "    env: {SOME: value}\n",
         "    env: {SOME: value}\n    probes: {pass_share: 0.9}\n",
         from_probe("one", 1, 8) | REPORT,
+    ),
+    "kernels": (
+        "    env: {SOME: value}\n",
+        "    env: {SOME: value}\n    kernels: {concurrency: 4}\n",
+        kernels("one") | REPORT,
+    ),
+    "no kernels": (
+        "    env: {SOME: value}\n",
+        "    env: {SOME: value}\n    kernels: false\n",
+        REPORT,
     ),
     "checkpoint revision": (
         "revision: main",

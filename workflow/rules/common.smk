@@ -1,6 +1,6 @@
-# What every rule shares: the checked config, the machine, and the params functions.
-# A rule gets its own slice of the config and nothing else, so that an edit elsewhere
-# can't rerun it.
+# What all rules share: the checked config, the machine, the params and input functions.
+# Each gets its own slice of the config and nothing else, so that an edit elsewhere
+# can't make it run again.
 import os
 import re
 import sys
@@ -11,7 +11,7 @@ from bringup.config import SUITES, ConfigError, load, suite_file
 
 CONFIG_FILE = Path("config/experiments.yaml")
 
-# The small checkpoint that comes with the project, and the forms of it that rule quantize makes.
+# The small checkpoint that comes with the project, and the forms of it that are made of it.
 ARITHMETIC = "resources/arithmetic-moe"
 FORMS = ["fp8", "int4", "mixed", "mxfp4", "nvfp4"]
 QUANTIZER = [
@@ -122,3 +122,66 @@ def cpu_server(wildcards):
 def points_of(name):
     levels = CONFIG.experiments[name]["sweep"]["concurrency"]
     return [f"results/experiments/{name}/points/c{level}.json" for level in levels]
+
+
+def interpreter_for_forms(wildcards):
+    """Input function: the engine of the first experiment that asks for a quantized form."""
+    made = [f"{ARITHMETIC}/{form}" for form in FORMS]
+    return next(
+        f"results/engines/{entry['engine']}/engine.json"
+        for entry in CONFIG.experiments.values()
+        if CONFIG.checkpoints[entry["checkpoint"]].get("path") in made
+    )
+
+
+def local_files(wildcards):
+    """Input function: the files of a local checkpoint that tell what it is."""
+    path = CONFIG.checkpoints[wildcards.checkpoint].get("path")
+    if path is None:
+        return []
+    folder = Path(path)
+    if folder.parent == Path(ARITHMETIC) and folder.name in FORMS:
+        return [f"{path}/config.json", f"{path}/model.safetensors"]
+    return sorted(
+        str(file) for kind in ("*.json", "*.safetensors", "*.gguf") for file in folder.glob(kind)
+    )
+
+
+def engine_files(wildcards):
+    """Input function: the patch files that an engine's entry names."""
+    patches = CONFIG.engines[wildcards.engine].get("patches", [])
+    return [patch["file"] for patch in patches if "file" in patch]
+
+
+def suites(wildcards):
+    """Input function: the question files of an experiment."""
+    names = CONFIG.experiments[wildcards.experiment]["probes"]["suites"]
+    return [str(suite_file(name)) for name in names]
+
+
+def sweep_without_levels(wildcards):
+    """Params function: how to measure, without the list of levels: adding one runs that one."""
+    sweep = CONFIG.experiments[wildcards.experiment]["sweep"]
+    return {key: value for key, value in sweep.items() if key != "concurrency"}
+
+
+def profiled(name):
+    """Tell whether an experiment wants to know which kernels run."""
+    return bool(CONFIG.experiments[name]["kernels"])
+
+
+def documents_of(name):
+    """Every document that the report reads about an experiment; what was screened has a plan only."""
+    folder = f"results/experiments/{name}"
+    if name in SCREENED:
+        return [f"{folder}/plan.json"]
+    entry = CONFIG.experiments[name]
+    return [
+        f"results/checkpoints/{entry['checkpoint']}/metadata.json",
+        f"results/checkpoints/{entry['checkpoint']}/format.json",
+        f"results/engines/{entry['engine']}/engine.json",
+        f"results/readings/{entry['checkpoint']}--{entry['engine']}.json",
+        *(f"{folder}/{stage}.json" for stage in ("plan", "weights", "server", "probe")),
+        *points_of(name),
+        *([f"{folder}/kernels.json"] if profiled(name) else []),
+    ]

@@ -1,9 +1,3 @@
-def engine_files(wildcards):
-    """Input function: the patch files that an engine's entry names."""
-    patches = CONFIG.engines[wildcards.engine].get("patches", [])
-    return [patch["file"] for patch in patches if "file" in patch]
-
-
 rule engine:
     input:
         patches=engine_files,

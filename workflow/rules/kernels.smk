@@ -1,8 +1,3 @@
-def profiled(name):
-    """Tell whether an experiment wants to know which kernels run."""
-    return bool(CONFIG.experiments[name]["kernels"])
-
-
 rule kernels:
     input:
         plan="results/experiments/{experiment}/plan.json",

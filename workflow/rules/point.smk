@@ -1,9 +1,3 @@
-def sweep_without_levels(wildcards):
-    """Params function: how to measure, without the list of levels: adding one runs that one."""
-    sweep = CONFIG.experiments[wildcards.experiment]["sweep"]
-    return {key: value for key, value in sweep.items() if key != "concurrency"}
-
-
 rule point:
     input:
         suites=suites,

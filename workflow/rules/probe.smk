@@ -1,9 +1,3 @@
-def suites(wildcards):
-    """Input function: the question files of an experiment."""
-    names = CONFIG.experiments[wildcards.experiment]["probes"]["suites"]
-    return [str(suite_file(name)) for name in names]
-
-
 rule probe:
     input:
         suites=suites,

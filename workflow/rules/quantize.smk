@@ -1,13 +1,3 @@
-def interpreter_for_forms(wildcards):
-    """Input function: the engine of the first experiment that asks for a quantized form."""
-    made = [f"{ARITHMETIC}/{form}" for form in FORMS]
-    return next(
-        f"results/engines/{entry['engine']}/engine.json"
-        for entry in CONFIG.experiments.values()
-        if CONFIG.checkpoints[entry["checkpoint"]].get("path") in made
-    )
-
-
 # The quantized forms of the small arithmetic checkpoint, made from its bf16 weights. It runs in
 # an engine's interpreter, which has torch.
 rule quantize:
@@ -24,7 +14,7 @@ rule quantize:
         "../../envs/workflow.yaml"
     params:
         code=code("quantize"),
-        folder=ARITHMETIC,
+        folder=lambda wildcards, input: str(Path(input.weights).parents[1]),
         forms=FORMS,
     script:
         "../scripts/quantize.py"
