@@ -4,6 +4,7 @@ import os
 import textwrap
 
 import pytest
+
 from project import Copy
 
 CONFIG = """\
