@@ -35,9 +35,10 @@ from model import (
     layer_name,
     to_checkpoint,
 )
-from quantize import COPIED
 from safetensors.torch import save_file
 from torch import Tensor
+
+from quantize import COPIED
 
 BF16 = Path(__file__).resolve().parent.parent / "bf16"
 ROTATION = ("nvfp4", "bf16", "mxfp4", "nvfp4", "int4", "fp8")
