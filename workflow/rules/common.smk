@@ -33,7 +33,8 @@ try:
         ),
     )
     CONFIG = WHOLE.only(config["study"]) if "study" in config else WHOLE
-    HARDWARE = hardware.fingerprint(CONFIG.hardware)
+    HARDWARE = hardware.fingerprint(CONFIG.hardware)  # what experiments are planned for
+    HOST = hardware.fingerprint() if CONFIG.hardware else HARDWARE  # what engines are built on
     for entry in CONFIG.experiments.values():
         probes.load(entry["probes"]["suites"], SUITES)
         probes.Thresholds(entry["probes"]["pass_share"], entry["probes"]["degraded_share"])

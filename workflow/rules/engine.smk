@@ -10,6 +10,6 @@ rule engine:
     params:
         code=code("engine"),
         entry=lambda wildcards: CONFIG.engines[wildcards.engine],
-        cuda=bool(HARDWARE["gpus"]),
+        cuda=bool(HOST["gpus"]),
     script:
         "../scripts/engine.py"

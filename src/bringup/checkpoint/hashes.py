@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bringup import artifact, paths
 
-CHUNK = 2**22
+CHUNK = 2**20
 """Bytes hashed between two reports; the hash runs without Python's lock meanwhile."""
 
 
