@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import checked
 from tensor_files import header, write, write_folder, write_raw
 
 from bringup import artifact, checkpoint
 from bringup.checkpoint import hashes
 from bringup.checkpoint.progress import Progress
+from documents import checked
 
 PROJECT = Path(__file__).parents[2]
 CONFIG = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "torch_dtype": "bfloat16"}

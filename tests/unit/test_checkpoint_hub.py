@@ -15,12 +15,12 @@ from typing import Any
 import hub as hubs
 import huggingface_hub
 import pytest
-from documents import checked
 from huggingface_hub import constants
 from tensor_files import write, write_folder
 
 from bringup import checkpoint, formats
 from bringup.checkpoint import download
+from documents import checked
 
 PROJECT = Path(__file__).parents[2]
 REPO = "maker/model"

@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import fake_engine
-import jsonschema
 import pytest
-import yaml
 from upstream_repository import Upstream
 
 from bringup import artifact, engine, paths, resident
 from bringup.engine import base, environment, inside, sources, upstream, worker
+from documents import checked
 
-SCHEMA = Path(__file__).parents[2] / "workflow/schemas/engine.schema.yaml"
 PARSERS = Path(__file__).with_name("parsers")
-VALIDATOR = jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
 
 PATCH = """--- a/python/sglang/launch_server.py
 +++ b/python/sglang/launch_server.py
@@ -48,7 +45,7 @@ def python(tmp_path_factory) -> Path:
 def built(python: Path, tmp_path: Path, *patches: dict[str, Any], cuda: bool = True) -> Any:
     entry = {"python": str(python), "patches": list(patches)}
     document = engine.build(entry, engine_name="mine", cuda=cuda, log=tmp_path / "patches.log")
-    VALIDATOR.validate(document)
+    checked(document)
     return document
 
 
@@ -203,6 +200,18 @@ def test_engines_that_are_the_same_build_share_a_process(python, tmp_path):
     other = {**one, "engine": "another name"}
     ask(other, tmp_path / "x.log", command="warm")
     assert len(list((tmp_path / "run").iterdir())) == 1
+
+
+def test_an_edited_program_is_another_process(python, tmp_path, monkeypatch):
+    document = built(python, tmp_path)
+    before = worker.process(document).key
+    for part, where in (("PROGRAM", worker), ("LOAD_CLIENT", inside)):
+        edited = tmp_path / "edited.py"
+        edited.write_text(f"{getattr(where, part).read_text()}# edited\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(where, part, edited)
+            assert worker.process(document).key != before
+    assert worker.process(document).key == before
 
 
 def test_a_client_that_goes_away_ends_its_benchmark(python, tmp_path):
@@ -422,7 +431,7 @@ def test_a_git_base_that_makes_no_engine(repository, tmp_path, files, ref, resul
     repository.commit(files, "feature")
     entry = {"git": {"url": repository.url, "ref": ref}}
     document = engine.build(entry, engine_name="x", cuda=True, log=tmp_path / "x.log")
-    VALIDATOR.validate(document)
+    checked(document)
     assert document["status"] == "failed"
     assert document["reason"]["class"] == f"base-{result}"
     assert said in document["reason"]["message"]

@@ -11,20 +11,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 
 from bringup import artifact
 from bringup.evidence import kernels_document, profile_request
 from bringup.evidence.kernels import classified, sentence
 from bringup.evidence.rules import table
 from bringup.evidence.traces import Tally, Trace, read
+from documents import checked, schema_of
 
 FIXTURES = Path(__file__).with_name("fixtures") / "evidence"
-SCHEMA = yaml.safe_load(
-    (Path(__file__).parents[2] / "workflow/schemas/kernels.schema.yaml").read_text()
-)
 
 
 def server(**asked: Any) -> artifact.Document:
@@ -40,7 +36,7 @@ def server(**asked: Any) -> artifact.Document:
 
 def kernels_of(traces: list[Path], planned: artifact.Document) -> artifact.Document:
     document = kernels_document(traces, planned, experiment="x", boot="b-1", concurrency=8)
-    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    checked(document)
     return document
 
 
@@ -360,7 +356,7 @@ def test_the_profile_request() -> None:
 
 
 def test_every_kernel_rule_has_a_source_and_fits_the_schema() -> None:
-    properties = SCHEMA["properties"]
+    properties = schema_of("kernels")["properties"]
     modules = properties["modules"]["items"]["properties"]["module"]["enum"]
     units = properties["kernels"]["items"]["properties"]["unit"]["enum"]
     kernels = table("kernels")

@@ -6,19 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 from scripted_server import Answer, ScriptedServer
 
 from bringup import artifact
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.evidence import profiling, take_kernels
+from documents import checked
 
 TRACE = Path(__file__).with_name("fixtures") / "evidence/h200-0.5.16-int4-marlin.trace.json.gz"
-SCHEMA = yaml.safe_load(
-    (Path(__file__).parents[2] / "workflow/schemas/kernels.schema.yaml").read_text()
-)
 UNKNOWN = {
     "flag": "moe-runner-backend",
     "asked": None,
@@ -79,7 +75,7 @@ def take(engine: Engine, url: str, folder: Path, *, ranks: int = 2) -> artifact.
         concurrency=4,
         ranks=ranks,
     )
-    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    checked(document)
     return document
 
 

@@ -6,19 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 
 from bringup import artifact
 from bringup.evidence import diagnose, failed_document, server_document
 from bringup.evidence.rules import table
 from bringup.evidence.verdicts import verdict
+from documents import checked
 
 FIXTURES = Path(__file__).with_name("fixtures") / "evidence"
-SCHEMA = yaml.safe_load(
-    (Path(__file__).parents[2] / "workflow/schemas/server.schema.yaml").read_text()
-)
 
 
 def plan(**flags: Any) -> artifact.Document:
@@ -48,7 +44,7 @@ def boot_of(
         log=FIXTURES / f"{name}.log" if log is None else log,
         live={"pid": 4},
     )
-    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    checked(document)
     return document
 
 
@@ -197,7 +193,7 @@ def test_a_failed_start_keeps_what_the_log_told(tmp_path: Path) -> None:
         reason=diagnose(log),
         log=log,
     )
-    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    checked(document)
     assert document["status"] == "failed"
     assert document["kv_tokens"] == 65536
     artifact.write(tmp_path / "server.json", document)
@@ -205,9 +201,7 @@ def test_a_failed_start_keeps_what_the_log_told(tmp_path: Path) -> None:
 
 def test_a_skipped_launch_fits_the_schema() -> None:
     refused = artifact.document("plan/1", "refused", artifact.reason("no-gpu", "no GPU here"))
-    jsonschema.Draft202012Validator(SCHEMA).validate(
-        artifact.skipped("server/1", refused, experiment="x")
-    )
+    checked(artifact.skipped("server/1", refused, experiment="x"))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from typing import Any
 import deepseek_v4
 import pytest
 import yaml
-from documents import checked
 from tensor_files import Tensors, write, write_folder
 
 from bringup import checkpoint, formats
 from bringup.formats.__main__ import main
+from documents import checked
 
 PROJECT = Path(__file__).parents[2]
 PUBLIC = PROJECT.parent / "shared/cases/configs"

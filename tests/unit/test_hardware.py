@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
-import jsonschema
 import pynvml
 import pytest
-import yaml
 
 from bringup import hardware
-
-SCHEMA = yaml.safe_load(
-    Path(__file__).parents[2].joinpath("workflow/schemas/hardware.schema.yaml").read_text()
-)
+from documents import checked
 
 EIGHT_PRO_6000 = {
     "gpus": {"count": 8, "name": "RTX PRO 6000", "capability": "12.0", "memory_gib": 95.6}
@@ -83,7 +77,7 @@ def without_nvml(monkeypatch):
 @pytest.mark.usefixtures("without_nvml")
 def test_a_machine_without_nvml_is_a_cpu_host():
     found = hardware.fingerprint()
-    jsonschema.validate(found, SCHEMA)
+    checked(found)
     assert (found["architecture"], found["gpus"], found["driver"]) == ("cpu", [], None)
     assert found["cpu"]["cores"] >= 1
     assert found["ram_gib"] > 0
@@ -93,7 +87,7 @@ def test_gpus_are_read_with_their_links(monkeypatch):
     driver = FakeNvml([gpu(0), gpu(1)], nvlink=False)
     driver.install(monkeypatch)
     found = hardware.fingerprint()
-    jsonschema.validate(found, SCHEMA)
+    checked(found)
     assert found["architecture"] == "sm90"
     assert found["gpus"][0] == {
         "name": "NVIDIA H200",
@@ -165,7 +159,7 @@ def test_live_state_without_a_gpu():
 
 def test_a_described_machine():
     described = hardware.fingerprint(EIGHT_PRO_6000)
-    jsonschema.validate(described, SCHEMA)
+    checked(described)
     assert described["described"]
     assert described["architecture"] == "sm120"
     assert len(described["gpus"]) == 8

@@ -8,9 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 from scripted_server import Answer, ScriptedServer, chat
 
 from bringup import artifact, probes
@@ -18,9 +16,9 @@ from bringup.load import definitions, records
 from bringup.load.point import Gate, Target, measure
 from bringup.load.records import Record
 from bringup.load.workload import Workload, arguments
+from documents import checked
 
 PROJECT = Path(__file__).resolve().parents[2]
-SCHEMA = yaml.safe_load((PROJECT / "workflow/schemas/point.schema.yaml").read_text())
 
 
 def record(sent: float, **changes: Any) -> Record:
@@ -212,7 +210,7 @@ def point(
         document = measure(
             "x", target, WORKLOAD, asked, repeats=3, bench=client, folder=folder / "load"
         )
-    jsonschema.validate(document, SCHEMA)
+    checked(document)
     artifact.write(folder / "c2.json", document)
     return document, server, client
 
@@ -312,4 +310,4 @@ def test_a_client_that_can_not_run_is_no_result(tmp_path: Path) -> None:
 def test_a_skipped_point_follows_the_schema() -> None:
     cause = artifact.document("probe/1", "wrong", artifact.reason("answers-wrong", "0 of 9 right"))
     skipped = artifact.skipped("point/1", cause, experiment="x", concurrency=8)
-    jsonschema.validate(skipped, SCHEMA)
+    checked(skipped)

@@ -7,17 +7,12 @@ import itertools
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
-import yaml
 
 from bringup import hardware, plan
 from bringup.engine import renamed
+from documents import checked
 
-SCHEMA = yaml.safe_load(
-    Path(__file__).parents[2].joinpath("workflow/schemas/plan.schema.yaml").read_text()
-)
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 PARSERS = Path(__file__).with_name("parsers")
 RELEASES = ["0.5.12.post1", "0.5.13.post1", "0.5.16", "0.5.23"]
 JUNE = "0.5.13.post1"
@@ -139,7 +134,7 @@ def planned(server=None, *, format=None, reading=None, engine=None, machine=NONE
         engine=engine or engine_of(),
         hardware=hardware.fingerprint(machine),
     )
-    VALIDATOR.validate(document)
+    checked(document)
     return document
 
 
@@ -242,7 +237,7 @@ def test_how_many_gpus_a_server_spreads_over(server, gpus):
 
 def test_a_screened_experiment():
     document = plan.screened(experiment_of(), "needs 4 GPUs; this machine has none")
-    VALIDATOR.validate(document)
+    checked(document)
     assert document["status"] == "refused"
     assert document["reason"]["message"] == "needs 4 GPUs; this machine has none"
     assert document["argv"] == []

@@ -9,18 +9,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 from scripted_server import Answer, ScriptedServer, chat
 
 from bringup import artifact, probes
 from bringup.probes.judging import degeneration
 from bringup.probes.patterns import trouble
+from documents import checked
 
 PROJECT = Path(__file__).resolve().parents[2]
 SUITES = PROJECT / "resources" / "probes"
-SCHEMA = yaml.safe_load((PROJECT / "workflow/schemas/probe.schema.yaml").read_text())
 STRICT = probes.Thresholds()
 
 
@@ -324,7 +322,7 @@ def test_document_follows_its_schema_and_shows_what_decided(
     asked: list[probes.Item], status: str, gate: str, tmp_path: Path
 ) -> None:
     document = probes.document("x", "boot-1", ["s"], asked, STRICT)
-    jsonschema.validate(document, SCHEMA)
+    checked(document)
     assert (document["status"], document["gate"]) == (status, gate)
     if status != "ok":
         assert "expected '1', got nothing" in document["reason"]["evidence"][0]
@@ -334,7 +332,7 @@ def test_document_follows_its_schema_and_shows_what_decided(
 
 def test_a_skipped_probe_follows_the_schema() -> None:
     cause = artifact.document("server/1", "failed", artifact.reason("oom", "out of memory"))
-    jsonschema.validate(artifact.skipped("probe/1", cause, experiment="x"), SCHEMA)
+    checked(artifact.skipped("probe/1", cause, experiment="x"))
 
 
 # --- suites that are refused ---

@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import fake_engine
-import jsonschema
 import pytest
-import yaml
 
 from bringup import engine, reading
 from bringup.reading import __main__ as command
-
-SCHEMA = Path(__file__).parents[2] / "workflow/schemas/reading.schema.yaml"
-VALIDATOR = jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
+from documents import checked
 
 ENGINE = {
     "engine": "x",
@@ -240,14 +236,14 @@ def test_the_document(python, tmp_path):
     )
     folder = fake_engine.checkpoint(tmp_path / "c", architectures=["Qwen3MoeForCausalLM"])
     document = reading.read(metadata(folder), FORMAT, build, log=tmp_path / "reading.log")
-    VALIDATOR.validate(document)
+    checked(document)
     assert (document["status"], document["verdict"]) == ("ok", "agrees")
     assert document["architecture_known"] is True
     assert f"reading {folder}" in (tmp_path / "reading.engine.log").read_text()
 
     broken = fake_engine.checkpoint(tmp_path / "d", raises="no such luck")
     document = reading.read(metadata(broken), FORMAT, build, log=tmp_path / "reading.log")
-    VALIDATOR.validate(document)
+    checked(document)
     assert document["verdict"] == "cannot-load"
     assert "no such luck" in document["message"]
 
@@ -260,7 +256,7 @@ def test_nothing_is_read_by_an_engine_that_failed(tmp_path):
         "engine": "mine",
     }
     document = reading.read(metadata(tmp_path), FORMAT, failed, log=tmp_path / "reading.log")
-    VALIDATOR.validate(document)
+    checked(document)
     assert document["status"] == "skipped"
     assert "no such patch" in document["reason"]["message"]
 

@@ -7,20 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 from fixtures.report import study
 
 from bringup import report
-from bringup.paths import PROJECT
 from bringup.report.documents import place
-
-SCHEMAS = PROJECT / "workflow" / "schemas"
-
-
-def schema_of(name: str) -> Any:
-    return yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+from documents import schema_of, validator
 
 
 def nothing_required(schema: Any) -> Any:
@@ -42,7 +34,7 @@ def without_boots(document: dict[str, Any]) -> dict[str, Any]:
 def test_the_made_up_run_says_only_what_the_stages_could_have_said(
     stage: str, tmp_path: Path
 ) -> None:
-    check = jsonschema.Draft202012Validator(nothing_required(schema_of(stage)))
+    check = validator(nothing_required(schema_of(stage)))
     found = 0
     for path in study.write(tmp_path).documents:
         if place(path)[0] == stage and path.exists():
@@ -59,4 +51,4 @@ def test_report_json_is_valid(everything: bool, tmp_path: Path) -> None:
         documents=run.documents if everything else [],
         output=tmp_path,
     )
-    jsonschema.validate(document, schema_of("report"))
+    validator(schema_of("report")).validate(document)

@@ -331,6 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path)
     parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--edition", help="of this program; tells its processes apart")
     parser.add_argument("--answer", type=json.loads)
     parser.add_argument("--client", type=int)
     given = parser.parse_args()

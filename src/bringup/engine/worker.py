@@ -6,6 +6,7 @@ importing SGLang (10 to 25 s) is paid once and not by every job.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import time
@@ -14,9 +15,9 @@ from typing import Any
 
 from bringup import paths, resident
 from bringup.artifact import Document
-from bringup.engine import environment
+from bringup.engine import environment, inside
 
-PROGRAM = Path(__file__).with_name("inside.py")
+PROGRAM = Path(inside.__file__)
 
 IDLE_S = 600.0
 """A resident engine process that nobody has asked for this long ends."""
@@ -69,11 +70,23 @@ def process(engine: Document) -> resident.Spec:
             str(paths.actual(engine["python"])),
             str(PROGRAM),
             *("--socket", "{home}/socket"),
+            *("--edition", edition()),
             *(["--apart"] if environment.has_cuda() else []),
         ),
         env=environment.changes(pythonpath, stand_in=engine["stand_in"] or borrowed),
         grace_s=2.0,
     )
+
+
+def edition() -> str:
+    """Return eight digits that stand for the program and what it loads by place.
+
+    A process that was started before an edit would go on as it was; a new edition is another one.
+    """
+    digest = hashlib.sha256()
+    for file in (PROGRAM, inside.LOAD_CLIENT):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:8]
 
 
 def _exchange(state: resident.State, home: resident.Home, line: str) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
@@ -28,6 +28,9 @@ The longest line that matters, the echo of all server arguments, has about 20,00
 HEADER = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?(?P<ranks>(?: [A-Z][A-Z_]*\d+)*)\] ?"
 )
+
+
+S = TypeVar("S")
 
 
 class Line(NamedTuple):
@@ -208,55 +211,60 @@ def decode_lines(
     pipeline and expert parallel), the one that is seen first speaks; data-parallel ranks each have
     their own.
     """
-    found = []
-    speakers: dict[str, str] = {}
-    for line in lines(path, start_offset, end_offset):
-        if not line.complete or not line.text.startswith("Decode batch"):
-            continue
-        running = _integer(line.text, "#running-req")
-        speed = _figure(line.text, r"gen throughput \(token/s\)")
-        if running is None or speed is None or not _speaks(line.ranks, speakers):
-            continue
-        found.append(
-            DecodeLine(
-                line.time,
-                line.ranks,
-                running,
-                _integer(line.text, r"#(?:full )?token"),
-                _integer(line.text, "#queue-req") or 0,
-                speed,
-                _graph(line.text),
-                _figure(line.text, "accept len"),
-            )
-        )
-    return found
+    return list(_statistics(lines(path, start_offset, end_offset), "Decode batch", _decode))
 
 
 def prefill_lines(
     path: Path, start_offset: int = 0, end_offset: int | None = None
 ) -> list[PrefillLine]:
     """Return the prefill statistics logged between two byte offsets; see `decode_lines`."""
-    found = []
+    return list(_statistics(lines(path, start_offset, end_offset), "Prefill batch", _prefill))
+
+
+def _statistics(
+    found: Iterable[Line], beginning: str, parsed: Callable[[Line], S | None]
+) -> Iterator[S]:
+    """Yield what whole lines of one beginning say, each data-parallel group through one rank."""
     speakers: dict[str, str] = {}
-    for line in lines(path, start_offset, end_offset):
-        if not line.complete or not line.text.startswith("Prefill batch"):
+    for line in found:
+        if not line.complete or not line.text.startswith(beginning):
             continue
-        sequences = _integer(line.text, "#new-seq")
-        new = _integer(line.text, "#new-token")
-        if sequences is None or new is None or not _speaks(line.ranks, speakers):
-            continue
-        found.append(
-            PrefillLine(
-                line.time,
-                line.ranks,
-                sequences,
-                new,
-                _integer(line.text, "#cached-token") or 0,
-                _integer(line.text, "#queue-req") or 0,
-                _figure(line.text, r"input throughput \(token/s\)"),
-            )
-        )
-    return found
+        said = parsed(line)
+        if said is not None and _speaks(line.ranks, speakers):
+            yield said
+
+
+def _decode(line: Line) -> DecodeLine | None:
+    running = _integer(line.text, "#running-req")
+    speed = _figure(line.text, r"gen throughput \(token/s\)")
+    if running is None or speed is None:
+        return None
+    return DecodeLine(
+        line.time,
+        line.ranks,
+        running,
+        _integer(line.text, r"#(?:full )?token"),
+        _integer(line.text, "#queue-req") or 0,
+        speed,
+        _graph(line.text),
+        _figure(line.text, "accept len"),
+    )
+
+
+def _prefill(line: Line) -> PrefillLine | None:
+    sequences = _integer(line.text, "#new-seq")
+    new = _integer(line.text, "#new-token")
+    if sequences is None or new is None:
+        return None
+    return PrefillLine(
+        line.time,
+        line.ranks,
+        sequences,
+        new,
+        _integer(line.text, "#cached-token") or 0,
+        _integer(line.text, "#queue-req") or 0,
+        _figure(line.text, r"input throughput \(token/s\)"),
+    )
 
 
 def traffic(path: Path, start_offset: int = 0, end_offset: int | None = None) -> dict[str, Any]:
