@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from bringup.report import provenance
 def checkout() -> Iterator[None]:
     """Let the tests see one checkout, whatever is committed while they run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provenance, "revision", lambda: {"commit": "0" * 40, "dirty": False})
+        patch.setattr(
+            provenance, "revision", lambda: {"commit": "0" * 40, "dirty": False, "changed": []}
+        )
         yield
 
 
@@ -171,6 +174,84 @@ def test_json_lines_hold_the_repeats(results: Path) -> None:
     rows = [json.loads(line) for line in (results / "points.jsonl").read_text().splitlines()]
     marlin = next(r for r in rows if (r["experiment"], r["concurrency"]) == ("nvfp4-marlin", 16))
     assert [repeat["output_tok_s"] for repeat in marlin["repeats"]] == [28.0, 28.1, 27.9, 28.0]
+
+
+# Energy, times, revisions.
+
+
+def test_energy_at_each_level_with_power_and_idle_baseline(page: str) -> None:
+    # 1200 W over 27.9, 28.0, 28.0 and 28.1 tok/s: 42.857 J a token in the middle.
+    cells = row(page, "## Energy", "nvfp4-marlin")
+    assert cells[1:] == [
+        "100 J (1,200 W, idle 320 W)",
+        "53.3 J (1,200 W, idle 320 W)",
+        "42.9 J (1,200 W, idle 320 W)",
+    ]
+
+
+def test_energy_of_wrong_answers_is_struck_out(page: str) -> None:
+    assert row(page, "## Energy", "nvfp4-triton")[2].startswith("~~12.1 J~~")
+
+
+def telemetry(folder: Path, name: str, level: int, *changes: dict[str, Any] | None) -> None:
+    """Change the telemetry of a point's repeats, in order; None takes it away."""
+    path = folder / f"experiments/{name}/points/c{level}.json"
+    document = json.loads(path.read_text())
+    for repeat, change in zip(document["repeats"], changes, strict=True):
+        repeat["gpu"] = None if change is None else repeat["gpu"] | change
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_repeats_whose_power_has_holes_give_no_energy_and_it_says_so(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    hole = {
+        "power_valid": False,
+        "power_invalid": "GPU-1: 3.2 s without a sample",
+        "power_w": None,
+        "energy_j": None,
+        "joules_per_output_token": None,
+    }
+    capped = {"slowed": {"power cap": 0.4}}
+    telemetry(tmp_path, "nvfp4-marlin", 16, hole, capped, {}, hole)
+    telemetry(tmp_path, "nvfp4-marlin", 8, hole, hole, hole, hole)
+    build(run)
+    cells = row((tmp_path / "report.md").read_text(), "## Energy", "nvfp4-marlin")
+    assert cells[2] == "– (GPU-1: 3.2 s without a sample)"
+    assert cells[3] == "42.9 J (1,200 W, idle 320 W, 2 of 4 repeats, power cap in 40 % of samples)"
+
+
+def test_a_machine_without_gpus_has_no_energy_section(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    run.experiments = [entry for entry in run.experiments if entry["name"] == "bf16-stock"]
+    for level in (1, 8):
+        telemetry(tmp_path, "bf16-stock", level, None)
+    build(run)
+    assert "## Energy" not in (tmp_path / "report.md").read_text()
+
+
+def test_when_and_by_which_revision_it_was_measured(page: str) -> None:
+    assert "driver 580.95.05, CUDA 13.0, 2026-06-17 09:20 to 09:50 UTC." in page
+    marlin = page[page.index("### nvfp4-marlin") : page.index("### nvfp4-cutlass")]
+    assert (
+        "- measured: 2026-06-17 09:20 to 09:50 UTC, by the workflow at c0ffee000000 "
+        "with uncommitted changes in config/e.yaml\n"
+    ) in marlin
+    assert "- power limit of its GPUs: 4 × 600 W\n" in marlin
+    assert "Written by the workflow at 000000000000." in page
+
+
+def test_the_checkpoint_table_has_one_hash_over_the_files_served(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    files = [{"name": "b", "size": 2, "sha256": "2" * 64}, {"name": "a", "sha256": "1" * 64}]
+    weights = tmp_path / "experiments/nvfp4-marlin/weights.json"
+    weights.write_text(json.dumps(json.loads(weights.read_text()) | {"files": files}))
+    listing = f"{'1' * 64}  a\n{'2' * 64}  b\n"
+    found = told(run)["provenance"]["checkpoints"]
+    assert {each["name"]: each["files_sha256"] for each in found} == {
+        "mxfp4": None,
+        "nvfp4": hashlib.sha256(listing.encode()).hexdigest(),
+        "tiny": None,
+    }
 
 
 # Answers.
@@ -500,6 +581,7 @@ def test_a_measure_that_nobody_has_is_not_drawn(tmp_path: Path) -> None:
             document["summary"] |= {"tpot_ms_p50": None, "tpot_ms_p99": None, "user_tok_s": None}
             for repeat in document["repeats"]:
                 repeat["tpot_ms"] = {"n": 0, "mean": None, "p50": None, "p90": None, "p99": None}
+                repeat["gpu"] = None
             path.write_text(json.dumps(document), encoding="utf-8")
     assert pictures(run) == {"arithmetic.output_tok_s.svg", "arithmetic.ttft_ms_p50.svg"}
 

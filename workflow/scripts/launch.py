@@ -3,7 +3,17 @@
 import os
 from pathlib import Path
 
-from bringup import artifact, command, evidence, hardware, paths, plan, serving, session
+from bringup import (
+    artifact,
+    command,
+    evidence,
+    hardware,
+    made,
+    paths,
+    plan,
+    serving,
+    session,
+)
 from bringup.joblog import logged
 
 FOREIGN = "{} changes results and is set outside the config; it belongs into env:"
@@ -23,6 +33,7 @@ def main(snakemake):
         snakemake.output.script, command.script(planned, weights["snapshot"], folder)
     )
     build = artifact.read(snakemake.input.engine)
+    started = made.now()
     foreign = plan.foreign_environment(os.environ)
     facts = {
         "experiment": experiment,
@@ -56,6 +67,7 @@ def main(snakemake):
             reason=session.explained(failure),
             log=failure.log,
         )
+    document["live"] |= {"made": made.since(started)}
     artifact.write(snakemake.output.server, document)
 
 

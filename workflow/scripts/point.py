@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bringup import artifact, paths, probes, serving, session
+from bringup import artifact, made, paths, probes, serving, session
 from bringup.joblog import logged
 from bringup.load import point
 from bringup.load.workload import Workload
@@ -23,6 +23,7 @@ def main(snakemake, log):
         return
     build = artifact.read(snakemake.input.engine)
 
+    started = made.now()
     bench = session.client(build, log=log.with_suffix(".client.log"))
     document = artifact.document(point.SCHEMA, **who)
     try:
@@ -55,7 +56,7 @@ def main(snakemake, log):
             )
     except serving.ServerFailed as failure:  # what was measured before is kept
         document |= {"status": "failed", "reason": session.explained(failure)}
-    artifact.write(output, document)
+    artifact.write(output, document | {"made": made.since(started)})
 
 
 def unwanted(probe, when_wrong):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bringup.artifact import STOPS, Document, reason
@@ -166,6 +167,7 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
     summary = point.get("summary") or {}
     repeats = point.get("repeats") or []
     boots = sorted({str(each.get("boot") or point.get("boot")) for each in repeats})
+    drawn = energy(repeats)
     return {
         "concurrency": point["concurrency"],
         "status": point["status"],
@@ -179,9 +181,60 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
         "n_repeats": summary.get("n_repeats", len(repeats)),
         "spread": summary.get("spread"),
         **{name: summary.get(name) for name in MEASURES},
+        JOULES: (drawn or {}).get(JOULES),
+        "energy": drawn,
+        "made": point.get("made"),
         "repeats": [_repeat_row(each, str(point.get("boot"))) for each in repeats],
         "server": point.get("server"),
     }
+
+
+def energy(repeats: Sequence[Document]) -> Document | None:
+    """Return what the GPUs of a point drew: medians of its repeats; None where none was watched.
+
+    ``counted`` of ``n`` repeats give energy (sampled from the first send to the last token, and
+    not void); ``uncounted`` says why the others don't.
+    """
+    watched = [each for each in repeats if each.get("gpu")]
+    if not watched:
+        return None
+    counted = [each["gpu"] for each in watched if _gives_energy(each)]
+    others = [each for each in watched if not _gives_energy(each)]
+    return {
+        **{name: _median(each.get(name) for each in counted) for name in DRAWN},
+        "counted": len(counted),
+        "n": len(repeats),
+        "uncounted": list(dict.fromkeys(_why_no_energy(each) for each in others)),
+        "slowed": _slowed(each["gpu"] for each in watched),
+    }
+
+
+JOULES = "joules_per_output_token"
+
+DRAWN = (JOULES, "power_w", "idle_power_w", "utilisation", "clock_mhz")
+"""What is told of a point's GPUs: power and energy of all together, the rest their means."""
+
+
+def _gives_energy(repeat: Document) -> bool:
+    return bool(repeat["gpu"].get("power_valid")) and not repeat.get("void")
+
+
+def _why_no_energy(repeat: Document) -> str:
+    return "void" if repeat.get("void") else str(repeat["gpu"].get("power_invalid") or "not known")
+
+
+def _slowed(gpus: Iterable[Document]) -> dict[str, float]:
+    """Return each reason for lower clocks with the largest share of a repeat's samples."""
+    found: dict[str, float] = {}
+    for gpu in gpus:
+        for why, share in (gpu.get("slowed") or {}).items():
+            found[why] = max(share, found.get(why, 0.0))
+    return found
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 LONGEST_KERNELS = 8
@@ -250,6 +303,7 @@ def _repeat_row(repeat: Document, boot: str) -> Document:
         "ttft_ms_p99": quantile("ttft_ms", "p99"),
         "tpot_ms_p50": quantile("tpot_ms", "p50"),
         "tpot_ms_p99": quantile("tpot_ms", "p99"),
+        JOULES: (repeat.get("gpu") or {}).get(JOULES),
     }
 
 

@@ -39,7 +39,7 @@ def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path)
         ],
         experiments=rows,
         warnings=_warnings(rows),
-        provenance=provenance.collect(assembled),
+        provenance=provenance.collect(assembled) | {"measured": provenance.period(rows)},
         definitions=MEANING,
     )
 
@@ -140,6 +140,7 @@ def _experiment(case: Case, output: Path) -> Document:
         "memory": {key: (server.get("memory") or {}).get(key) for key in MEMORY},
         "versions": _versions(server),
         "power_limits_w": _power_limits(server),
+        "measured": provenance.measured(case),
         "links": _links(case, output),
     }
 

@@ -34,6 +34,7 @@ POINT_FIELDS = (
     "status",
     "reason",
     "boot",
+    "made",
     "workload",
     "gate",
     "repeats",

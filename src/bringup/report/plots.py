@@ -22,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bringup.artifact import Document
 from bringup.report import text, wording
+from bringup.report.cases import JOULES
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -98,6 +99,7 @@ CURVES = (
     Measure("output_tok_s", "Output throughput", "tokens per second, all requests", high=True),
     Measure("ttft_ms_p50", "Time to first token", "ms, median over requests", high=False),
     Measure("tpot_ms_p50", "Time per output token", "ms, median over requests", high=False),
+    Measure(JOULES, "Energy per output token", "joules of all its GPUs", high=False),
 )
 
 SPEED = Measure("user_tok_s", "Speed per user", "tokens per second of one request", high=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bringup.artifact import Document
 from bringup.report import text
-from bringup.report.cases import MEASURES
+from bringup.report.cases import DRAWN, MEASURES
 
 COLUMNS = (
     "study",
@@ -32,6 +32,9 @@ COLUMNS = (
     "n_repeats",
     "n_boots",
     *MEASURES,
+    *DRAWN,
+    "started",
+    "ended",
     "baseline",
     "against_baseline_effect",
     "against_baseline_verdict",
@@ -87,6 +90,8 @@ def _row(experiment: Document, point: Document) -> Document:
         "n_repeats": point["n_repeats"],
         "n_boots": len(point["boots"]),
         **{name: point[name] for name in MEASURES},
+        **{name: (point["energy"] or {}).get(name) for name in DRAWN},
+        **{name: (point["made"] or {}).get(name) for name in ("started", "ended")},
         "baseline": (experiment["baseline"] or {}).get("name"),
         "against_baseline_effect": against.get("effect"),
         "against_baseline_verdict": against.get("verdict"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bringup.artifact import Document
 from bringup.report import wording
-from bringup.report.cases import CLASSES, PHASES
+from bringup.report.cases import CLASSES, JOULES, PHASES
 from bringup.report.tables import TONES, Cell, Table
 
 MOST_DIFFERENCES, MOST_NAMED = 5, 6
@@ -277,6 +277,38 @@ def not_right(items: Sequence[Document]) -> Table:
     )
 
 
+def energy(rows: Sequence[Document], levels: Sequence[int]) -> Table:
+    """Return joules per output token at each level, with the power drawn and the idle baseline."""
+    watched = [row for row in rows if any(point["energy"] for point in row["points"])]
+    return Table(
+        ["experiment", *(f"C = {level}" for level in levels)],
+        [
+            [Cell(row["name"], link=True), *(_drawn(point_at(row, level)) for level in levels)]
+            for row in watched
+        ],
+        frozenset(range(1, len(levels) + 1)),
+    )
+
+
+def _drawn(point: Document | None) -> Cell:
+    if point is None or point["energy"] is None:
+        return Cell(wording.NOTHING, "quiet")
+    energy = point["energy"]
+    if not energy["counted"]:
+        return Cell(wording.NOTHING, "quiet", wording.some(energy["uncounted"]))
+    idle = energy["idle_power_w"]
+    notes = [
+        f"{wording.figure(energy['power_w'])} W",
+        f"idle {wording.figure(idle)} W" if idle is not None else "idle not known",
+        f"{energy['counted']} of {energy['n']} repeats" if energy["counted"] < energy["n"] else "",
+        *(f"{why} in {100 * share:.0f} % of samples" for why, share in energy["slowed"].items()),
+    ]
+    shown = f"{wording.figure(energy[JOULES])} J"
+    return Cell(
+        shown, "quiet", ", ".join(filter(None, notes)), struck=point["unranked"] is not None
+    )
+
+
 def sweep(row: Document) -> Table:
     """Return an experiment's points with everything that was measured of them."""
     return Table(
@@ -413,7 +445,7 @@ def warnings(rows: Sequence[Document]) -> Table:
 def checkpoints(report: Document) -> Table:
     """Return what the checkpoints really were."""
     return Table(
-        ["checkpoint", "from", "commit", "formats", "weights"],
+        ["checkpoint", "from", "commit", "formats", "weights", "hash of its files"],
         [
             [
                 Cell(str(each["name"])),
@@ -421,6 +453,7 @@ def checkpoints(report: Document) -> Table:
                 Cell(str(each["commit"] or wording.NOTHING), code=bool(each["commit"])),
                 Cell(_formats(each)),
                 Cell(wording.size(each["weights_bytes"])),
+                Cell(_short(each["files_sha256"]), code=True),
             ]
             for each in report["provenance"]["checkpoints"]
         ],
@@ -440,7 +473,7 @@ def _formats(checkpoint: Document) -> str:
 def engines(report: Document) -> Table:
     """Return what the engines really were."""
     return Table(
-        ["engine", "base", "patches", "tree", "packages"],
+        ["engine", "base", "patches", "hash of its code", "of its packages"],
         [
             [
                 Cell(str(each["name"])),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bringup.artifact import Document
+
 NOTHING = "–"
 
 
@@ -60,6 +62,28 @@ def seconds(value: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def watts(limits: Sequence[float]) -> str:
+    """Return the power limits of GPUs, equal ones together: ``4 × 600 W``."""
+    return listed([f"{limits.count(each)} × {each:g} W" for each in dict.fromkeys(limits)])
+
+
+def period(made: Document | None) -> str:
+    """Return when something was: ``2026-06-17 09:30 to 10:05 UTC``."""
+    if made is None:
+        return NOTHING
+    begin, end = (str(made[key])[:16].replace("T", " ") for key in ("started", "ended"))
+    same_day = begin[:11] == end[:11]
+    return f"{begin} to {end[11:] if same_day else end} UTC"
+
+
+def revision(workflow: Document) -> str:
+    """Return a revision of the workflow: ``3f2a… with uncommitted changes in config/x.yaml``."""
+    changed = some(workflow["changed"], 4)
+    return (
+        f"{workflow['commit'][:12]}{f' with uncommitted changes in {changed}' if changed else ''}"
+    )
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:
