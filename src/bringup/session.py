@@ -55,11 +55,22 @@ def client(build: Document, *, log: Path) -> Bench:
     return lambda argv, output: ask(command="bench", argv=argv, output=str(output))
 
 
+FATES = {
+    "silent": "timeout-without-progress",
+    "too-slow": "timeout-with-progress",
+    "bad-answer": "bad-answer",
+    "no-answer": "no-answer",
+    "not-as-planned": "not-as-planned",
+}
+"""What `serving` calls the ends that it sees from outside, and what the evidence calls them."""
+
+
 def explained(failure: serving.ServerFailed) -> Document:
-    """Return the reason for a server's failure, from its log."""
+    """Return the reason for a server's failure, from its log and from what was seen of it."""
     return evidence.diagnose(
         failure.log,
         exit_code=failure.exit_code,
-        timed_out=failure.cause in ("silent", "too-slow"),
-        growing=failure.cause == "too-slow",
+        ready=failure.stage == "use",
+        fate=FATES.get(failure.cause),
+        said=str(failure),
     )

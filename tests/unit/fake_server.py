@@ -15,6 +15,7 @@ parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--api-key")
 parser.add_argument("--load-s", type=float, default=0.0)
 parser.add_argument("--chatter", action="store_true", help="print while loading")
+parser.add_argument("--flood-mb", type=int, default=0, help="print so much while loading")
 parser.add_argument("--crash", type=int, help="end with this code while loading")
 parser.add_argument("--claim", help="the model that it says it serves")
 parser.add_argument("--refuse", action="store_true", help="answer generations with an error")
@@ -23,18 +24,29 @@ asked = parser.parse_args()
 hung = False
 
 
+def flood(megabytes: int) -> None:
+    """Print that much, and at the end a line that says so."""
+    block = "".join(f"[2026-06-17 20:48:01] line {number}\n" for number in range(50_000))
+    blocks = (megabytes << 20) // len(block) + 1
+    for _ in range(blocks):
+        sys.stdout.write(block)
+    print(f"{blocks * 50_000} lines of flood", flush=True)
+
+
 class Handler(BaseHTTPRequestHandler):
-    """Answers as SGLang does; ``/die`` and ``/hang`` do what they say."""
+    """Answers as SGLang does; ``/die``, ``/hang`` and ``/flood`` do what they say."""
 
     def do_GET(self) -> None:
         global hung
         if self.path == "/die":
             print("fatal: told to die", flush=True)
             os._exit(7)
+        if self.path.startswith("/flood/"):
+            flood(int(self.path.rpartition("/")[2]))
         hung = hung or self.path == "/hang"
         if hung:
             self.send_error(503)
-        elif self.path == "/health":
+        elif self.path == "/health" or self.path.startswith("/flood/"):
             self.reply(200, {})
         elif self.path == "/model_info":
             self.reply(200, {"model_path": asked.claim or asked.model_path})
@@ -69,6 +81,8 @@ while time.monotonic() - began < asked.load_s:
     if asked.chatter:
         print(f"Loading shards: {time.monotonic() - began:.1f} s", flush=True)
     time.sleep(0.05)
+if asked.flood_mb:
+    flood(asked.flood_mb)
 if asked.crash is not None:
     print("RuntimeError: out of luck", file=sys.stderr)
     sys.exit(asked.crash)

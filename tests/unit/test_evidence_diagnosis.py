@@ -226,7 +226,7 @@ def test_what_a_server_says_while_it_is_being_stopped_is_no_cause(tmp_path: Path
         "asyncio.exceptions.CancelledError",
     ]
     assert failure(log_of(tmp_path, *START, *stopping)) is None
-    slow = diagnose(log_of(tmp_path, *START[:3], *stopping), timed_out=True, growing=True)
+    slow = diagnose(log_of(tmp_path, *START[:3], *stopping), fate="timeout-with-progress")
     assert slow["class"] == "timeout-with-progress"
 
 
@@ -237,8 +237,9 @@ def test_what_a_server_says_while_it_is_being_stopped_is_no_cause(tmp_path: Path
         ({"exit_code": 143}, "killed"),
         ({"exit_code": -11}, "crashed-by-signal"),
         ({"exit_code": 1}, "unfinished"),
-        ({"timed_out": True, "growing": True}, "timeout-with-progress"),
-        ({"timed_out": True}, "timeout-without-progress"),
+        ({"fate": "timeout-with-progress"}, "timeout-with-progress"),
+        ({"fate": "timeout-without-progress"}, "timeout-without-progress"),
+        ({"fate": "no-answer", "ready": True}, "no-answer"),
     ],
 )
 def test_how_it_ended_decides_where_the_log_names_no_cause(
@@ -247,6 +248,34 @@ def test_how_it_ended_decides_where_the_log_names_no_cause(
     reason = diagnose(log_of(tmp_path, *START[:3]), **how)
     assert reason["class"] == class_
     assert "graph-capture" in reason["message"]
+
+
+def test_what_is_seen_from_outside_counts_where_the_log_can_not_know_better(tmp_path: Path) -> None:
+    log = log_of(
+        tmp_path, *START[:2], "RuntimeError: CUDA error: no kernel image is available for execution"
+    )
+    answered = diagnose(log, fate="bad-answer", said="its first generation failed: 500")
+    assert answered["class"] == "unsupported"
+    other = diagnose(log, fate="not-as-planned", said="/model_info says model_path is '/other'")
+    assert other["class"] == "not-as-planned"
+    assert "model_path is '/other'" in other["message"]
+    assert other["evidence"]
+
+
+FLOOD = [f"[2026-06-17 21:00:{number % 60:02}] chatter {number}" for number in range(30)]
+CUT = "[bringup 123456789 bytes were dropped here: too much output]"
+
+
+def test_a_server_known_to_be_ready_is_so_whatever_is_left_of_its_log(tmp_path: Path) -> None:
+    survived = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    log = log_of(tmp_path, *START[:2], survived, CUT, *FLOOD)
+    assert failure(log) is not None
+    assert failure(log, ready=True) is None
+    assert diagnose(log, ready=True, exit_code=1)["class"] == "stopped"
+    died = log_of(tmp_path, *START[:2], survived, CUT, *FLOOD, OUT_OF_MEMORY)
+    assert diagnose(died, ready=True)["class"] == "oom-serving"
+    cut_short = log_of(tmp_path, *START[:2])  # the disk was full
+    assert failure(cut_short, ready=True) is None
 
 
 def test_evidence_is_short_and_without_secrets(tmp_path: Path) -> None:

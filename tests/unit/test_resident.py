@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -264,6 +265,48 @@ def test_a_flooded_log_keeps_head_and_tail(tmp_path: Path) -> None:
     assert text.startswith("line 0\nline 1\n")
     assert text.endswith("line 99998\nline 99999\n")
     assert text.count("bytes were dropped here") >= 1
+
+
+@contextlib.contextmanager
+def a_disk_with_room_for(size: int) -> Iterator[None]:
+    """Let this process, and what it starts, write no file beyond ``size`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_stops_the_log_and_not_the_process(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    code = (
+        "import pathlib, time; print(2 * 10**6 * 'x', flush=True);"
+        f"pathlib.Path({str(done)!r}).touch(); time.sleep(600)"
+    )
+    with a_disk_with_room_for(100_000):
+        state = run_once(python(code), tmp_path)
+    until(done.exists)  # what it prints is read, though it can't be kept
+    assert (tmp_path / "it.log").stat().st_size == 100_000
+    assert not gone(state.pid)
+    Home.of(python(code)).stop()
+    assert gone(state.pid)
+    assert Home.of(python(code)).state().ending == "stopped"
+
+
+def test_a_log_whose_middle_can_not_be_dropped_goes_on(tmp_path: Path) -> None:
+    log = CappedLog(tmp_path / "it.log", limit=100_000, keep=40_000)
+    with a_disk_with_room_for(60_000):  # the shortened copy needs 80,000
+        for number in range(5_000):
+            log.write(b"line %d\n" % number)
+    log.write(b"room again\n")
+    for number in range(20_000):
+        log.write(b"later %d\n" % number)
+    text = (tmp_path / "it.log").read_text()
+    assert text.startswith("line 0\n")
+    assert text.endswith("later 19999\n")
+    assert len(text) <= 100_000
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["it.log"]
 
 
 def test_the_folder_is_private(tmp_path: Path, run_folder: Path) -> None:

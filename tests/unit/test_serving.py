@@ -33,7 +33,7 @@ from bringup.serving import (
     leasing,
 )
 from bringup.serving.devices import Gpu
-from bringup.serving.startup import Limits
+from bringup.serving.startup import Limits, Patience
 
 FAKE = Path(__file__).with_name("fake_server.py")
 
@@ -231,6 +231,79 @@ def test_even_a_load_that_gets_on_has_a_limit(
     with pytest.raises(ServerFailed, match="no answer 2 s after its start") as caught:
         use_once(experiment("--load-s", "60", "--chatter"), tmp_path)
     assert caught.value.cause == "too-slow"
+
+
+class Loading:
+    """A server that has been loading for so long, and its log; stands in for `Server`."""
+
+    def __init__(self, log: Path) -> None:
+        self.seconds = 0.0
+        self.log = log
+        log.write_text("starting\n")
+
+
+def test_ten_silent_minutes_do_no_harm_whenever_they_come(tmp_path: Path) -> None:
+    """A first start compiles kernels for ten minutes and more, saying nothing."""
+    server: Any = Loading(tmp_path / "server.log")
+    patience = Patience(server, Limits(max_s=7200))
+    for minute in range(1, 101):
+        server.seconds = 60.0 * minute
+        if minute % 11 == 0:  # ten minutes of silence between two lines, for 100 minutes
+            with server.log.open("a") as log:
+                log.write("another kernel\n")
+        assert patience.ended() is None, minute
+    server.seconds = 7201.0
+    assert patience.ended() == "silent"
+
+
+def test_a_load_that_stands_still_for_long_is_given_up_before_its_hard_limit(
+    tmp_path: Path,
+) -> None:
+    server: Any = Loading(tmp_path / "server.log")
+    patience = Patience(server, Limits(max_s=7200))
+    waited = []
+    for minute in range(1, 119):
+        server.seconds = 60.0 * minute
+        if patience.ended() == "silent":
+            waited.append(minute)
+    assert waited[0] == 31
+
+
+# Logs of any size.
+
+FLOOD_MB = 300
+
+
+def lines_around(log: Path) -> tuple[list[str], list[str]]:
+    """Return the first and the last lines of a log."""
+    lines = log.read_text().splitlines()
+    return lines[:3], lines[-3:]
+
+
+def peak_mib(pid: int) -> int:
+    """Return the most memory that a process ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) >> 10  # type: ignore[index]
+
+
+def test_a_log_of_hundreds_of_megabytes_does_no_harm(experiment: Any, tmp_path: Path) -> None:
+    """While it starts and while it serves: head and tail are kept, in little memory."""
+    spec = experiment("--flood-mb", str(FLOOD_MB))
+    with lease(spec, log_dir=tmp_path) as boot:
+        head, tail = lines_around(boot.log)
+        assert boot.id in head[0]
+        assert head[2].endswith("line 0")
+        assert tail[-1] == "The server is fired up and ready to roll!"
+        assert tail[-2].endswith(" lines of flood")
+        assert boot.log.stat().st_size <= 64 << 20
+        assert boot.endpoint.get(f"/flood/{FLOOD_MB}", timeout_s=60).status == 200
+    assert peak_mib(state(spec).supervisor) < 200
+    head, tail = lines_around(boot.log)
+    assert boot.id in head[0]
+    assert tail[-1].endswith(" lines of flood")
+    assert boot.log.stat().st_size <= 64 << 20
+    assert "bytes were dropped here" in boot.log.read_text()
+    assert use_once(spec, tmp_path).id == boot.id
 
 
 def test_a_server_that_is_well_but_cannot_answer(

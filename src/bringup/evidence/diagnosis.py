@@ -17,6 +17,7 @@ from bringup.artifact import Document, reason
 from bringup.evidence.log import Line, Repeats, lines
 from bringup.evidence.rules import table
 from bringup.redact import redacted_text
+from bringup.resident.log import DROPPED, NOTE
 
 MOST_EVIDENCE = 20
 """Log lines that a reason may quote."""
@@ -58,6 +59,8 @@ class Course:
 
     stage: str = "start"
     ready: bool = False
+    known_ready: bool = False
+    """Whether it is known from elsewhere that it became ready: its log may have lost that line."""
     told_to_stop: bool = False
     dead: bool = False
     findings: dict[str, Finding] = field(default_factory=dict)
@@ -78,16 +81,20 @@ def diagnose(
     log: Path,
     *,
     exit_code: int | None = None,
-    timed_out: bool = False,
-    growing: bool = False,
+    ready: bool = False,
+    fate: str | None = None,
+    said: str | None = None,
 ) -> Document:
     """Return the reason why the server with this log failed.
 
     Args:
         log: its log.
         exit_code: how the process ended, negative for a signal; None if it is not known.
-        timed_out: whether it was stopped because its start took too long.
-        growing: for a time-out, whether the log still grew.
+        ready: whether it is known to have become ready, whatever is left of its log.
+        fate: the class of what became of it, where that was seen from outside: a time-out, no
+            answer.  A cause that the log names says more, but for what the log can't know
+            (``decides`` in ``failures.yaml``).
+        said: that fate in words.
 
     Returns:
         A reason (`bringup.artifact.reason`) whose class is one of ``failures.yaml``.
@@ -95,28 +102,35 @@ def diagnose(
     Raises:
         OSError: the log cannot be read.
     """
-    return _explained(follow(log), exit_code, timed_out, growing)
+    course = follow(log, ready=ready)
+    found = course.harmful or course.cause()
+    known = table("failures")["classes"].get(fate, {})
+    if fate and (found is None or found.strength == "echo" or known.get("decides")):
+        return _reason(fate, said or f"during {course.stage}", course.tail, {})
+    return _explained(course, exit_code)
 
 
-def failure(log: Path) -> Document | None:
+def failure(log: Path, *, ready: bool = False) -> Document | None:
     """Return the reason why the server with this log is no good, None if it became ready and is.
+
+    ``ready``: it is known to have become ready, whatever is left of its log.
 
     Raises:
         OSError: the log cannot be read.
     """
-    course = follow(log)
-    if course.ready and course.harmful is None and not course.dead:
+    course = follow(log, ready=ready)
+    if (course.ready or ready) and course.harmful is None and not course.dead:
         return None
     return _explained(course)
 
 
-def follow(log: Path) -> Course:
-    """Read ``log`` once and return its course.
+def follow(log: Path, *, ready: bool = False) -> Course:
+    """Read ``log`` once and return its course; ``ready`` as for `failure`.
 
     Raises:
         OSError: the log cannot be read.
     """
-    course = Course()
+    course = Course(known_ready=ready)
     before: deque[Line] = deque(maxlen=LINES_BEFORE)
     worn = Repeats(MOST_OF_A_KIND)
     open_: list[Finding] = []
@@ -146,6 +160,8 @@ def _advance(course: Course, line: Line) -> None:
     for step in signs["stages"]:
         if step["pattern"].search(start):
             course.stage = step["stage"]
+    if course.known_ready and start.startswith(NOTE) and DROPPED in start:
+        course.stage = "serving"  # said in what was dropped, if it is not said before
     if course.stage == "serving" and not course.ready:
         course.ready = True
         course.findings.clear()  # whatever they were, the server survived them
@@ -192,31 +208,21 @@ def _keep(course: Course, finding: Finding) -> bool:
     return True
 
 
-def _explained(
-    course: Course,
-    exit_code: int | None = None,
-    timed_out: bool = False,
-    growing: bool = False,
-) -> Document:
+def _explained(course: Course, exit_code: int | None = None) -> Document:
     found = course.harmful or course.cause()
-    if found is None or (timed_out and found.strength == "echo"):
-        class_, message = _without_a_cause(course, exit_code, timed_out, growing)
-        return _reason(class_, message, course.tail, {})
+    if found is None:
+        return _reason(*_without_a_cause(course, exit_code), course.tail, {})
     return _reason(found.class_, quoted(found.line), found.evidence, found.rule)
 
 
-def _without_a_cause(
-    course: Course, exit_code: int | None, timed_out: bool, growing: bool
-) -> tuple[str, str]:
+def _without_a_cause(course: Course, exit_code: int | None) -> tuple[str, str]:
     at = f"during {course.stage}"
-    if timed_out:
-        return ("timeout-with-progress" if growing else "timeout-without-progress"), at
     if exit_code in (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM):
         return "killed", f"{at}, exit code {exit_code}"
     if exit_code is not None and exit_code < 0:
         return "crashed-by-signal", f"{at}, {signal.Signals(-exit_code).name}"
     ended = "" if exit_code is None else f", exit code {exit_code}"
-    return ("stopped" if course.ready else "unfinished"), f"{at}{ended}"
+    return ("stopped" if course.ready or course.known_ready else "unfinished"), f"{at}{ended}"
 
 
 def _reason(class_: str, message: str, evidence: Iterable[Line], rule: Rule) -> Document:

@@ -104,7 +104,11 @@ def profile(
 
 
 def _running(log: Path, start: int) -> int:
-    """Return how many requests were in the newest batches, one of each data-parallel rank."""
+    """Return how many requests were in the newest batches, one of each data-parallel rank.
+
+    ``start`` is where the log ended before; a flooded one is cut, and then shorter than that.
+    """
+    start = start if start <= log.stat().st_size else 0
     newest = {line.ranks: line.running for line in decode_lines(log, start)}
     return sum(newest.values())
 

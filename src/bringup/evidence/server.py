@@ -55,7 +55,7 @@ def server_document(
         OSError: the log cannot be read.
     """
     observed = observe(log)
-    reason = failure(log)
+    reason = failure(log, ready=True)
     asked = {row["flag"]: row["value"] for row in plan.get("flags", [])}
     status: Status = "ok" if reason is None else "failed"
     return document(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 
 from bringup.redact import HIDDEN, SECRET_NAME, SHORTEST_VALUE, redacted
 
 NOTE = "[bringup "
 """How lines in a log begin that the supervisor wrote, not the process."""
+
+DROPPED = "bytes were dropped here"
+"""How a log says that its middle is missing; a whole line of it begins with `NOTE`."""
 
 LONGEST_LINE = 1 << 20
 """Bytes after which a line is written although its end has not been seen."""
@@ -42,12 +47,17 @@ class CappedLog:
         self._limit = limit
         self._keep = keep
         self._file = path.open("a+b", buffering=0)
+        self._drop_at = limit
 
     def write(self, data: bytes) -> None:
-        """Append ``data``."""
-        self._file.write(data)
-        if self._file.tell() > self._limit:
-            self._drop_middle()
+        """Append ``data``; what can't be written (the disk is full) is lost."""
+        with contextlib.suppress(OSError):
+            self._file.write(data)
+            if self._file.tell() > self._drop_at:
+                self._drop_at += (
+                    self._limit - 2 * self._keep
+                )  # if this try fails: not at once again
+                self._drop_middle()
 
     def note(self, text: str) -> None:
         """Append a line of the supervisor's own."""
@@ -56,28 +66,44 @@ class CappedLog:
     def _drop_middle(self) -> None:
         size = self._file.tell()
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with self._file as old:
-            new = draft.open("a+b", buffering=0)
-            old.seek(0)
-            new.write(old.read(self._keep))
-            dropped = size - 2 * self._keep
-            new.write(f"\n{NOTE}{dropped} bytes were dropped here: too much output]\n".encode())
-            old.seek(-self._keep, os.SEEK_END)
-            new.write(old.read())
-        draft.replace(self._path)
+        draft.unlink(missing_ok=True)
+        new = draft.open("a+b", buffering=0)
+        try:
+            self._file.seek(0)
+            _write(new, self._file.read(self._keep))
+            gone = f"\n{NOTE}{size - 2 * self._keep} {DROPPED}: too much output]\n"
+            _write(new, gone.encode())
+            self._file.seek(-self._keep, os.SEEK_END)
+            _write(new, self._file.read())
+            draft.replace(self._path)
+        except OSError:
+            new.close()
+            draft.unlink(missing_ok=True)
+            raise
+        self._file.close()
         self._file = new
+        self._drop_at = self._limit
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    """Write all of ``data``.
+
+    Raises:
+        OSError: only a part of it could be written: there is no more room.
+    """
+    if file.write(data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def pump(stream: int, log: CappedLog, hidden: list[bytes]) -> None:
     """Copy a process's output to its log, line by line, without the ``hidden`` values.
 
-    Output that can't be written (the disk is full) is lost: the process must not stand still.
+    Whatever happens to the log, all is read: the process must not stand still.
     """
     for lines in whole_lines(stream):
         for value in hidden:
             lines = lines.replace(value, HIDDEN.encode())
-        with contextlib.suppress(OSError):
-            log.write(lines)
+        log.write(lines)
 
 
 def whole_lines(stream: int) -> Iterator[bytes]:

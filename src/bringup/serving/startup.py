@@ -33,13 +33,14 @@ class Limits:
         max_s: to its first answer, whatever its log says.
         first_s: from its start, even if its log stands still: a first start compiles kernels, in
             silence, for 10-30 minutes (vLLM #48031).
-        silence_s: since its log last grew, after that.
+        silence_s: since its log last grew, after that: what comes late (graphs, autotuning) is
+            compiled in silence too.
         still_s: a log that has not grown for so long does not count as growing at ``max_s``.
     """
 
     max_s: float
     first_s: float = 1800.0
-    silence_s: float = 600.0
+    silence_s: float = 1200.0
     still_s: float = 60.0
 
 
