@@ -71,8 +71,11 @@ class Copy:
         outputs = re.findall(r"^    output: ([^\s,]+)", done.stdout, re.MULTILINE)
         return {output.removeprefix("results/") for output in outputs}
 
-    def finish(self) -> None:
-        """Make every output, by scripts that end after writing an empty document."""
+    def finish(self) -> list[str]:
+        """Make every output, by scripts that end after writing an empty document.
+
+        Returns the first output of each job, below results/, in the order in which they ran.
+        """
         scripts = sorted((self.home / "workflow/scripts").glob("*.py"))
         for script in scripts:
             script.write_text(STAND_IN + script.read_text())
@@ -80,6 +83,8 @@ class Copy:
         assert done.returncode == 0, done.stderr + done.stdout
         for script in scripts:
             shutil.copy2(PROJECT / "workflow/scripts" / script.name, script)
+        ran = re.findall(r"^    output: ([^\s,]+)", done.stdout + done.stderr, re.MULTILINE)
+        return [output.removeprefix("results/") for output in ran]
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace ``old``, which must stand there, by ``new``."""

@@ -15,7 +15,7 @@ from bringup.resident import Home
 
 @contextlib.contextmanager
 def of(
-    plan: Document, weights: Document, build: Document, *, folder: Path
+    plan: Document, weights: Document, build: Document, *, folder: Path, boot: int = 1
 ) -> Iterator[serving.Boot]:
     """Yield the running server of an experiment, for this job alone.
 
@@ -23,15 +23,19 @@ def of(
         plan: ``plan.json``, status ok.
         weights: ``weights.json``, status ok.
         build: ``engine.json``; what was deleted of it since is built again.
-        folder: where ``server.log`` goes.
+        folder: the experiment's, where ``server.log`` goes; that of a later boot goes into
+            ``boot<number>`` there, as both may run at once.
+        boot: which of the experiment's boots.
 
     Raises:
         serving.ServerFailed: it did not come up, or died; see `explained`.
         OSError: something that says nothing about the experiment (devices, disk, network).
     """
     engine.restore(build)
-    with serving.lease(serving.ServerSpec.of(plan, weights), log_dir=folder) as boot:
-        yield boot
+    spec = serving.ServerSpec.of(plan, weights, boot)
+    log_dir = folder if boot == 1 else folder / f"boot{boot}"
+    with serving.lease(spec, log_dir=log_dir) as leased:
+        yield leased
 
 
 def retire(plan: Document, weights: Document) -> None:

@@ -56,7 +56,7 @@ class Difference:
     """How ``b`` compares with ``a``: verdict, effect and what it rests on.
 
     ``effect`` is b/a - 1 and [``low``, ``high``] its 95 % confidence interval, None where there
-    are too few repeats; ``noise`` is the band that had to be left.
+    are too few boots; ``noise`` is the difference between boots that it had to exceed.
     """
 
     verdict: Comparison
@@ -70,31 +70,35 @@ class Difference:
 def compare(a: Sequence[Measured], b: Sequence[Measured], noise: float | None = None) -> Difference:
     """Say whether ``b`` is faster than ``a`` (values: the higher, the faster).
 
-    The interval is Welch's, over the logarithms of the repeats.  Repeats of one boot agree better
-    than boots do, so the interval alone finds differences where there are none: the verdict is
-    ``faster`` or ``slower`` only where the whole interval lies outside the noise band.  Where the
-    band comes from the boots themselves, and boots scatter by 10 %, two boots a side still call a
-    difference where there is none in one case of ten, three in one of a hundred (simulated).
+    What is compared are boots, each by the (geometric) mean of its repeats: repeats of one boot
+    agree better than boots do, and counting them as so many independent measurements finds
+    differences where there are none.  The interval is Student's for two samples of equal variance,
+    over the logarithms of the boots.  It leaves 0 in one case of twenty where there is nothing to
+    find, however boots and repeats scatter (simulated: 4 to 5 % with two boots a side, 1 to 4 %
+    with more).  With two boots a side 28 against 25 tok/s is found in 99 of 100 cases if boots and
+    repeats scatter by 1 %, in 44 if both do by 3 %; with three, in 81.
 
     Args:
         a: repeats of the base.
         b: repeats of the other side.
         noise: relative difference between boots of the same configuration, from base against
-            base; by default the largest difference between the boots of either side.
+            base, which the effect must exceed; by default the largest difference between the
+            boots of either side.
     """
     short = [f"{name} has {_has(side)}" for name, side in (("a", a), ("b", b)) if _few(side)]
-    effect = _effect(a, b)
-    if short:
+    boots_a, boots_b = _boots(a), _boots(b)
+    effect = math.expm1(mean(boots_b) - mean(boots_a)) if a and b else None
+    if short or effect is None:
         needs = f"at least {LEAST_REPEATS} repeats over {LEAST_BOOTS} boots a side are needed"
         return Difference("insufficient", effect, None, None, noise, f"{needs}; {', '.join(short)}")
-    low, high = _interval(a, b)
-    band = max(_between_boots(a), _between_boots(b)) if noise is None else noise
+    low, high = _interval(boots_a, boots_b)
+    band = max(_range(boots_a), _range(boots_b)) if noise is None else noise
     verdict: Comparison = "within-noise"
-    if low > band:
+    if low > 0 and effect > band:
         verdict = "faster"
-    elif high < 1 / (1 + band) - 1:
+    elif high < 0 and effect < 1 / (1 + band) - 1:
         verdict = "slower"
-    why = f"95 % interval {low:+.1%} to {high:+.1%}, noise band {band:.1%}"
+    why = f"95 % interval {low:+.1%} to {high:+.1%}, boots of one side differ by {band:.1%}"
     return Difference(verdict, effect, low, high, band, why)
 
 
@@ -106,34 +110,24 @@ def _has(side: Sequence[Measured]) -> str:
     return f"{len(side)} over {len({each.boot for each in side})}"
 
 
-def _effect(a: Sequence[Measured], b: Sequence[Measured]) -> float | None:
-    if not a or not b:
-        return None
-    return math.exp(mean(_logs(b)) - mean(_logs(a))) - 1
+def _boots(side: Sequence[Measured]) -> list[float]:
+    """Return the logarithm of each boot's geometric mean."""
+    values: dict[str, list[float]] = {}
+    for each in side:
+        values.setdefault(each.boot, []).append(math.log(each.value))
+    return [mean(of_boot) for of_boot in values.values()]
 
 
-def _interval(a: Sequence[Measured], b: Sequence[Measured]) -> tuple[float, float]:
-    """Return Welch's interval of b/a - 1, with the degrees of freedom of Satterthwaite."""
-    sides = [_logs(a), _logs(b)]
-    errors = [statistics.variance(side) / len(side) for side in sides]
-    middle, error = mean(sides[1]) - mean(sides[0]), math.fsum(errors)
-    if error == 0:
-        return math.expm1(middle), math.expm1(middle)
-    freedom = error**2 / sum(
-        part**2 / (len(side) - 1) for part, side in zip(errors, sides, strict=True)
-    )
-    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(error)
+def _interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+    """Return Student's interval of b/a - 1, from the logarithms of the boots."""
+    freedom = len(a) + len(b) - 2
+    pooled = sum((len(side) - 1) * statistics.variance(side) for side in (a, b)) / freedom
+    error = math.sqrt(pooled * (1 / len(a) + 1 / len(b)))
+    middle = mean(b) - mean(a)
+    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     return math.expm1(middle - half), math.expm1(middle + half)
 
 
-def _between_boots(side: Sequence[Measured]) -> float:
-    """Return the largest relative difference between the boots' (geometric) means."""
-    boots = [
-        mean(_logs([each for each in side if each.boot == boot]))
-        for boot in {each.boot for each in side}
-    ]
-    return math.exp(max(boots) - min(boots)) - 1
-
-
-def _logs(side: Sequence[Measured]) -> list[float]:
-    return [math.log(each.value) for each in side]
+def _range(boots: Sequence[float]) -> float:
+    """Return the largest relative difference between boots."""
+    return math.expm1(max(boots) - min(boots))

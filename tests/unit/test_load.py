@@ -147,7 +147,8 @@ def test_requests_fill_ten_rounds_and_the_asked_time() -> None:
 def test_seeds_differ_between_repeats_and_levels_and_are_stable() -> None:
     load = Workload(8, 64, 32, 5)
     seeds = {load.seed(n) for n in (1, 2, 3, "warm-up")} | {Workload(1, 64, 32, 5).seed(1)}
-    assert len(seeds) == 5
+    seeds |= {load.seed(1, boot=2), load.seed(1, boot=3)}
+    assert len(seeds) == 7
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert load.seed(1) == Workload(8, 64, 32, 60).seed(1)
 

@@ -702,11 +702,11 @@ def test_the_cost_of_a_run():
     one = planned(SEED, format=NVFP4_DSV4, machine=PRO_6000, name="one", checkpoint="nvfp4")
     two = planned(SEED, format=NVFP4_DSV4, machine=PRO_6000, name="two", checkpoint="nvfp4")
     no = plan.screened(experiment_of(name="three"), "needs more")
-    sweep = {"concurrency": [1, 8], "repeats": 3, "min_seconds": 60}
-    sweeps = dict.fromkeys(("one", "two", "three"), sweep)
+    sweep = {"concurrency": [1, 8], "repeats": 3, "min_seconds": 60, "boots": 1}
+    sweeps = dict.fromkeys(("one", "two", "three"), sweep) | {"one": {**sweep, "boots": 2}}
     cost = plan.cost([one, two, no], sweeps, loads_s={"two": 100.0})
     assert cost["fetch_bytes"] == 168_200_000_000
-    assert cost["loads"] == 2
+    assert cost["loads"] == 3
     first, second, third = cost["experiments"]
     assert (first["from"], second["from"], third["seconds"]) == (
         "estimated",
@@ -714,18 +714,20 @@ def test_the_cost_of_a_run():
         None,
     )
     assert second["fetch_bytes"] == 0
-    # ready after 100 s, a probe of 15 s, two levels of 3 × 60 s and 15 s each
+    # first: two boots, each estimated to be ready after load_s
+    assert first["seconds"] == 15 + 2 * (first["load_s"] + 2 * (180 + 15))
+    # second: ready after 100 s, a probe of 15 s, two levels of 3 × 60 s and 15 s each
     assert second["seconds"] == 100 + 15 + 2 * (180 + 15)
     assert plan.cost([one], sweeps, here=["nvfp4"])["fetch_bytes"] == 0
     table = plan.cost_table(cost)
     assert "| two | ok | 0.0 GB | 100 s (an earlier run) | 8.4 |" in table
-    assert "In all: 168.2 GB to fetch, 2 server loads" in table
+    assert "In all: 168.2 GB to fetch, 3 server loads" in table
     assert f"none left; {one['engine']} built for these plans" in table
 
 
 def test_a_size_that_is_not_known_is_said():
     unknown = planned(SEED, format=NVFP4_DSV4 | {"weights_bytes": None}, machine=PRO_6000)
-    sweep = {"concurrency": [1], "repeats": 1, "min_seconds": 1}
+    sweep = {"concurrency": [1], "repeats": 1, "min_seconds": 1, "boots": 1}
     cost = plan.cost([unknown], {"one": sweep})
     assert cost["unknown_sizes"] == ["weights"]
     assert "the size of weights is not known" in plan.cost_table(cost)

@@ -595,6 +595,31 @@ def test_wrong_answers_are_in_no_picture(results: Path) -> None:
 # Items and levels.
 
 
+def test_the_boots_of_a_level_are_one_point_with_a_verdict(tmp_path: Path) -> None:
+    """Each boot's repeats stand in a file of their own, as the workflow writes them."""
+    run = study.write(tmp_path)
+    for path in [each for each in run.documents if each.parent.name == "points"]:
+        if path.exists():
+            whole = json.loads(path.read_text())
+            later = [each for each in whole["repeats"] if each["boot"] != whole["boot"]]
+            whole["repeats"] = [each for each in whole["repeats"] if each["boot"] == whole["boot"]]
+            path.write_text(json.dumps(whole))
+            again = path.with_suffix(".boot2.json")
+            again.write_text(json.dumps(whole | {"repeats": later}))
+            run.documents.append(again)
+    apart, whole = told(run), told(study.write(tmp_path / "whole"))
+    verdicts = [
+        {
+            (e["name"], p["concurrency"]): (p["against"] or {}).get("verdict")
+            for e in document["experiments"]
+            for p in e["points"]
+        }
+        for document in (apart, whole)
+    ]
+    assert verdicts[0] == verdicts[1]
+    assert {"faster", "slower"} & set(verdicts[0].values())
+
+
 def test_every_answer_that_was_not_right_says_when(document: dict[str, Any]) -> None:
     triton = next(each for each in document["experiments"] if each["name"] == "nvfp4-triton")
     whens = [item["when"] for item in triton["correctness"]["not_right"]]

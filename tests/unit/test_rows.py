@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bringup.load.rows import row
-from bringup.load.sweeps import best_under, knee
+from bringup.load.sweeps import best_under, joined, knee
 
 PLAN = {
     "experiment": "x",
@@ -104,6 +104,49 @@ def sweep() -> list[dict[str, Any]]:
     ]
 
 
+def boot(name: str, tok_s: float, **changes: Any) -> dict[str, Any]:
+    """Return a point as one boot measured it, with two repeats."""
+    times = {"n": 79, "mean": 9.0, "p50": 8.0, "p90": 9.0, "p99": 10.0}
+    figures = {"steady_tok_s": tok_s, "user_tok_s": 9.0, "server": None, "gpu": None}
+    figures |= dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), times)
+    of_boot = [{**repeat(), **figures, "boot": name, "output_tok_s": tok_s + n} for n in (0, 1)]
+    phase = {"verdict": "pass", "asked": 4, "right": 4, "message": "all right", "not_right": []}
+    gate = {"verdict": "pass", "before": phase, "during": phase, "after": phase}
+    return point(8, boot=name, repeats=of_boot, gate=gate) | {"reason": None} | changes
+
+
+def test_boots_of_a_level_are_one_point() -> None:
+    whole = joined({1: boot("b1", 100.0), 2: boot("b2", 110.0)})
+    assert [each["boot"] for each in whole["repeats"]] == ["b1", "b1", "b2", "b2"]
+    assert whole["summary"]["n_repeats"] == 4
+    assert whole["summary"]["output_tok_s"] == 105.5  # the median of 100, 101, 110, 111
+    assert whole["gate"]["during"]["right"] == 8
+    assert (whole["status"], whole["reason"], whole["void"]) == ("ok", None, [])
+
+
+def test_the_worst_boot_speaks_for_the_point() -> None:
+    why = {"class": "out-of-memory", "message": "no memory left", "evidence": [], "hint": None}
+    failed = {"experiment": "x", "concurrency": 8, "status": "failed", "reason": why}
+    whole = joined({2: failed, 1: boot("b1", 100.0)})
+    assert (whole["status"], whole["reason"]["class"]) == ("failed", "out-of-memory")
+    assert whole["reason"]["message"] == "boot 2: no memory left"
+    assert whole["summary"]["n_repeats"] == 2  # what the first one measured is kept
+    odd = {"verdict": "wrong", "asked": 4, "right": 1, "message": "1 of 4", "not_right": [{}]}
+    gate = {"verdict": "wrong", "before": odd}
+    wrong = boot("b2", 200.0, status="wrong", reason=why, gate=gate)
+    whole = joined({1: boot("b1", 100.0), 2: wrong})
+    assert (whole["status"], whole["gate"]["verdict"]) == ("wrong", "wrong")
+    assert (whole["gate"]["before"]["right"], whole["gate"]["after"]["right"]) == (5, 4)
+
+
+def test_a_void_repeat_says_on_which_boot() -> None:
+    void = boot("b2", 110.0, void=["repeat 1: cache-cold: warm"])
+    void["repeats"][0]["void"] = ["cache-cold: warm"]
+    whole = joined({1: boot("b1", 100.0), 2: void})
+    assert whole["void"] == ["boot 2, repeat 1: cache-cold: warm"]
+    assert whole["summary"]["n_repeats"] == 3
+
+
 def test_the_best_level_under_a_limit() -> None:
     best = best_under(sweep(), {"ttft_ms_p99": 100.0})
     assert best is not None and best["concurrency"] == 8
@@ -113,7 +156,7 @@ def test_the_best_level_under_a_limit() -> None:
 
 def test_points_that_do_not_count_are_never_best() -> None:
     points = sweep()
-    points[2]["void"] = ["repeat 1: cache-cold: warm"]
+    points[2]["summary"]["output_tok_s"] = None  # every repeat is void
     points[1]["status"] = "wrong"
     assert (best_under(points, {}) or {})["concurrency"] == 1
 

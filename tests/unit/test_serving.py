@@ -63,7 +63,7 @@ def cmdline(process: psutil.Process) -> list[str]:
 
 
 def spec_of(
-    tmp_path: Path, *flags: str, name: str = "it", gpus: int = 0, **plan: Any
+    tmp_path: Path, *flags: str, name: str = "it", gpus: int = 0, boot: int = 1, **plan: Any
 ) -> ServerSpec:
     """Return the spec of an experiment that is served by the fake server with some flags."""
     document = {
@@ -76,7 +76,7 @@ def spec_of(
         "startup_max_s": 60,
         **plan,
     }
-    return ServerSpec.of(document, {"snapshot": str(tmp_path / "model")})
+    return ServerSpec.of(document, {"snapshot": str(tmp_path / "model")}, boot)
 
 
 @pytest.fixture
@@ -120,6 +120,13 @@ def test_jobs_share_one_load(experiment: Any, tmp_path: Path) -> None:
     assert first.model_info == {"model_path": str(tmp_path / "model")}
     assert first.log == tmp_path / "server.log"
     assert 0 < first.load_s < 30
+
+
+def test_each_boot_of_a_sweep_is_a_server_of_its_own(experiment: Any, tmp_path: Path) -> None:
+    again = experiment(boot=2)
+    first, second = use_once(experiment(), tmp_path), use_once(again, tmp_path / "boot2")
+    assert first.id != second.id
+    assert use_once(again, tmp_path / "boot2").id == second.id  # its own points share it
 
 
 def test_two_jobs_never_use_it_at_once(experiment: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy
 import pytest
+import scipy.stats
 
 from bringup import stats
 from bringup.stats import Measured
@@ -45,11 +46,22 @@ def test_a_clear_difference_is_called_by_its_direction() -> None:
     assert faster.low < 0.12 < faster.high
 
 
-def test_the_interval_is_welchs() -> None:
-    """The figures of scipy.stats.ttest_ind(equal_var=False) on the logarithms, worked out apart."""
-    a, b = side([10.0, 11.0], [12.0]), side([13.0, 15.0], [14.0, 17.0])
+def test_the_interval_is_students_over_the_boots() -> None:
+    """The figures of scipy.stats.ttest_ind on the logarithms of the boots' geometric means."""
+    a, b = side([10.0, 10.0], [11.0]), side([13.0, 13.0], [14.0, 14.0])
     difference = stats.compare(a, b)
-    assert (difference.low, difference.high) == pytest.approx((0.0950, 0.6349), abs=1e-4)
+    logs = [numpy.log([10, 11]), numpy.log([13, 14])]
+    apart = scipy.stats.ttest_ind(logs[1], logs[0]).confidence_interval(0.95)
+    assert (difference.low, difference.high) == pytest.approx(
+        (numpy.expm1(apart.low), numpy.expm1(apart.high))
+    )
+
+
+def test_more_repeats_of_the_same_boots_prove_nothing_more() -> None:
+    """Two boots a side that differ by 5 %, with repeats that agree: pseudo-replication."""
+    a, b = side([100.0] * 3, [105.0] * 3), side([106.0] * 3, [111.0] * 3)
+    many = side([106.0] * 300, [111.0] * 300)
+    assert stats.compare(a, b).verdict == stats.compare(a, many).verdict == "within-noise"
 
 
 def test_28_against_25_is_nothing_where_boots_differ_more() -> None:
@@ -78,12 +90,21 @@ def test_repeats_without_any_spread_still_get_a_verdict() -> None:
     assert stats.compare(a, a).verdict == "within-noise"
 
 
-def test_boots_of_one_configuration_are_rarely_called_different() -> None:
-    """Boots scatter by 10 %, their repeats by 1 %: three boots a side, nothing to find."""
+@pytest.mark.parametrize("boots", [2, 3])
+def test_boots_of_one_configuration_are_rarely_called_different(boots: int) -> None:
+    """Boots scatter by 10 %, their repeats by 1 %, and there is nothing to find: 5 % of 400."""
     chance = numpy.random.default_rng(1)
 
     def draw() -> list[Measured]:
-        return side(*[list(boot * chance.normal(1, 0.01, 3)) for boot in chance.normal(1, 0.1, 3)])
+        drawn = numpy.exp(chance.normal(0, 0.1, boots))
+        return side(*[list(boot * numpy.exp(chance.normal(0, 0.01, 3))) for boot in drawn])
 
-    verdicts = [stats.compare(draw(), draw()).verdict for _ in range(100)]
-    assert sum(verdict != "within-noise" for verdict in verdicts) <= 5
+    verdicts = [stats.compare(draw(), draw()).verdict for _ in range(400)]
+    assert sum(verdict != "within-noise" for verdict in verdicts) <= 32  # 20 expected, sigma 4.4
+
+
+@pytest.mark.parametrize(("scatter", "found"), [(0.005, True), (0.10, False)])
+def test_28_against_25_is_a_difference_if_the_boots_say_so(scatter: float, found: bool) -> None:
+    base = side([25 * (1 - scatter)] * 3, [25 * (1 + scatter)] * 3)
+    other = side([28 * (1 - scatter)] * 3, [28 * (1 + scatter)] * 3)
+    assert stats.compare(base, other).verdict == ("faster" if found else "within-noise")

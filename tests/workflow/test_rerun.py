@@ -1,6 +1,8 @@
 """One edit, and exactly the jobs that it touches: the promise of the workflow."""
 
+import itertools
 import os
+import re
 import textwrap
 
 import pytest
@@ -118,6 +120,12 @@ EDITS = {
     "add a level": ("[1, 8], input", "[1, 8, 16], input", points("one", 16) | REPORT),
     "remove a level": ("[1, 8], input", "[1], input", REPORT),
     "sweep length": ("input_tokens: 64", "input_tokens: 128", points("one", 1, 8) | REPORT),
+    "add boots": (
+        "[1, 8], input",
+        "[1, 8], boots: 3, input",
+        {f"experiments/one/points/c{level}.boot{boot}.json" for level in (1, 8) for boot in (2, 3)}
+        | REPORT,
+    ),
     "repeats of all": (
         "  probes: {suites: [arithmetic]}\n",
         "  probes: {suites: [arithmetic]}\n  sweep: {repeats: 5}\n",
@@ -239,3 +247,33 @@ def test_the_report_is_deleted(copy):
         assert copy.jobs() == REPORT
     finally:
         copy.finish()
+
+
+TURNS = """\
+defaults:
+  sweep: {concurrency: [1, 8], boots: 3}
+checkpoints:
+  small: {path: resources/arithmetic-moe/bf16}
+engines:
+  stock: {version: 0.5.23}
+experiments:
+  one: {checkpoint: small, engine: stock}
+  two: {checkpoint: small, engine: stock, server: {tp: 1}}
+"""
+
+
+def test_boots_take_turns_and_each_server_is_loaded_once(tmp_path):
+    copy = Copy(tmp_path)
+    (tmp_path / "config/experiments.yaml").write_text(TURNS)
+    servers = []
+    for output in copy.finish():
+        found = re.fullmatch(
+            r"experiments/(one|two)/(?:server|probe|kernels|points/c\d(?:\.boot(\d))?)\.json",
+            output,
+        )
+        if found:
+            servers.append((found[1], int(found[2] or 1)))
+    loads = [server for server, _ in itertools.groupby(servers)]
+    first = loads[0][0]
+    second = "two" if first == "one" else "one"
+    assert loads == [(first, 1), (second, 1), *((x, n) for n in (2, 3) for x in ("one", "two"))]

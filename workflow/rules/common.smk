@@ -66,6 +66,7 @@ wildcard_constraints:
     checkpoint=one_of(CONFIG.checkpoints),
     engine=one_of(CONFIG.engines),
     concurrency=r"[1-9]\d*",
+    boot=r"[2-9]|[1-9]\d+",
 
 
 def code(stage):
@@ -121,8 +122,20 @@ def cpu_server(wildcards):
 
 
 def points_of(name):
-    levels = CONFIG.experiments[name]["sweep"]["concurrency"]
-    return [f"results/experiments/{name}/points/c{level}.json" for level in levels]
+    """The points of an experiment: each level once for each boot."""
+    sweep = CONFIG.experiments[name]["sweep"]
+    again = ["", *(f".boot{boot}" for boot in range(2, sweep["boots"] + 1))]
+    folder = f"results/experiments/{name}/points"
+    return [f"{folder}/c{level}{boot}.json" for boot in again for level in sweep["concurrency"]]
+
+
+def turn(wildcards):
+    """Priority function of later boots: they take turns, each experiment's second before anyone's
+    third, so that what drifts hits all alike. Between 0 and 1: first everything runs once."""
+    names = list(CONFIG.experiments)
+    boots = max(2, *(entry["sweep"]["boots"] for entry in CONFIG.experiments.values()))
+    before = (int(wildcards.boot) - 2) * len(names) + names.index(wildcards.experiment)
+    return 1 - before / (boots * len(names))
 
 
 def interpreter_for_forms(wildcards):
@@ -160,10 +173,11 @@ def suites(wildcards):
     return [str(suite_file(name)) for name in names]
 
 
-def sweep_without_levels(wildcards):
-    """Params function: how to measure, without the list of levels: adding one runs that one."""
+def sweep_settings(wildcards):
+    """Params function: how to measure, without what there is of it: adding a level or a boot runs
+    that one."""
     sweep = CONFIG.experiments[wildcards.experiment]["sweep"]
-    return {key: value for key, value in sweep.items() if key != "concurrency"}
+    return {key: value for key, value in sweep.items() if key not in ("concurrency", "boots")}
 
 
 def profiled(name):

@@ -5,6 +5,7 @@ rule detect:
         "results/checkpoints/{checkpoint}/format.json",
     log:
         "results/checkpoints/{checkpoint}/logs/detect.log",
+    priority: 5
     conda:
         "../../envs/workflow.yaml"
     params:

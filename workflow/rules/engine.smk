@@ -5,6 +5,7 @@ rule engine:
         "results/engines/{engine}/engine.json",
     log:
         "results/engines/{engine}/patches.log",
+    priority: 5
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -3,6 +3,7 @@ rule hardware:
         "results/hardware.json",
     log:
         "results/logs/hardware.log",
+    priority: 5
     conda:
         "../../envs/workflow.yaml"
     params:

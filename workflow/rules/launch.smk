@@ -1,6 +1,6 @@
 # launch, probe, point and kernels lease the same server (docs/design.md §5). Later stages come
 # first, so that each experiment's server is loaded once; kernels is the last, as a profile may
-# slow a server down.
+# slow a server down. Second boots come after all else (rule point_again).
 rule launch:
     input:
         plan="results/experiments/{experiment}/plan.json",

@@ -5,6 +5,7 @@ rule metadata:
         "results/checkpoints/{checkpoint}/metadata.json",
     log:
         "results/checkpoints/{checkpoint}/logs/metadata.log",
+    priority: 5
     retries: 2
     conda:
         "../../envs/workflow.yaml"

@@ -8,6 +8,7 @@ rule plan:
         "results/experiments/{experiment}/plan.json",
     log:
         "results/experiments/{experiment}/logs/plan.log",
+    priority: 5
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -18,6 +18,15 @@ rule point:
     params:
         code=code("point"),
         probes=lambda wildcards: CONFIG.experiments[wildcards.experiment]["probes"],
-        sweep=sweep_without_levels,
+        sweep=sweep_settings,
     script:
         "../scripts/point.py"
+
+
+# The same on another life of the server, which differs from the first more than repeats do.
+use rule point as point_again with:
+    output:
+        "results/experiments/{experiment}/points/c{concurrency}.boot{boot}.json",
+    log:
+        "results/experiments/{experiment}/logs/c{concurrency}.boot{boot}.log",
+    priority: turn

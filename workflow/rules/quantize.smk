@@ -10,6 +10,7 @@ rule quantize:
         weights=expand("{folder}/{form}/model.safetensors", folder=ARITHMETIC, form=FORMS),
     log:
         "results/logs/quantize.log",
+    priority: 5
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -7,6 +7,7 @@ rule reading:
         "results/readings/{checkpoint}--{engine}.json",
     log:
         "results/readings/logs/{checkpoint}--{engine}.log",
+    priority: 5
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -6,6 +6,7 @@ rule weights:
         "results/experiments/{experiment}/weights.json",
     log:
         "results/experiments/{experiment}/logs/weights.log",
+    priority: 5
     retries: 2
     conda:
         "../../envs/workflow.yaml"

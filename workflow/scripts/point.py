@@ -11,6 +11,7 @@ from bringup.load.workload import Workload
 def main(snakemake, log):
     output = Path(snakemake.output[0])
     asked, sweep = snakemake.params.probes, snakemake.params.sweep
+    number = int(getattr(snakemake.wildcards, "boot", 1))
     who = {
         "experiment": snakemake.wildcards.experiment,
         "concurrency": int(snakemake.wildcards.concurrency),
@@ -27,7 +28,7 @@ def main(snakemake, log):
     bench = session.client(build, log=log.with_suffix(".client.log"))
     document = artifact.document(point.SCHEMA, **who)
     try:
-        with session.of(plan, weights, build, folder=output.parents[1]) as boot:
+        with session.of(plan, weights, build, folder=output.parents[1], boot=number) as boot:
             document = point.measure(
                 who["experiment"],
                 point.Target(
@@ -37,6 +38,7 @@ def main(snakemake, log):
                     log=boot.log,
                     api_key=boot.endpoint.api_key,
                     gpus=boot.gpus,
+                    number=number,
                 ),
                 Workload(
                     concurrency=who["concurrency"],

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bringup import artifact, probes, stats, validators
+from bringup import artifact, probes, validators
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.evidence.log import traffic
-from bringup.load import definitions, records, telemetry
+from bringup.load import definitions, records, summary, telemetry
 from bringup.load.workload import WARM_UP_ROUNDS, Workload, arguments
 
 SCHEMA = "point/1"
@@ -44,7 +44,8 @@ class Target:
     """The server that is measured.
 
     ``model`` is the snapshot's folder (for its tokenizer), ``log`` the file the server writes to,
-    ``gpus`` the UUIDs of its devices, which are watched.
+    ``gpus`` the UUIDs of its devices, which are watched, ``number`` which of the experiment's
+    boots it is.
     """
 
     boot: str
@@ -53,6 +54,7 @@ class Target:
     log: Path
     api_key: str | None = None
     gpus: Sequence[str] = ()
+    number: int = 1
 
     @property
     def endpoint(self) -> Endpoint:
@@ -84,7 +86,7 @@ def measure(
     bench: Bench,
     folder: Path,
 ) -> artifact.Document:
-    """Measure a point and return its document, ``points/c<concurrency>.json``.
+    """Measure a point on one boot and return its document, ``points/c<concurrency>.json``.
 
     In order: the questions alone; a warm-up of other prompts, from which the number of requests
     follows; the repeats, each after a flush of the prefix cache and with a seed of its own; the
@@ -191,7 +193,8 @@ class _Point:
         )
         self._repeats.append(
             {
-                "seed": self._workload.seed(number),
+                "boot": self._target.boot,
+                "seed": self._seed(number),
                 **_rounded(figures),
                 "server": seen,
                 "client": _rounded(asdict(run.client)),
@@ -224,8 +227,8 @@ class _Point:
             workload=asdict(self._workload),
             gate={"verdict": verdict.gate, **self._summaries()},
             repeats=self._repeats,
-            summary=summary(self._repeats),
-            server=_server(self._repeats),
+            summary=summary.of(self._repeats),
+            server=summary.served(self._repeats),
             void=void,
             client=client and {"name": client.name, "version": client.version},
         )
@@ -248,7 +251,8 @@ class _Point:
         }
 
     def _run(self, name: int | str, count: int) -> records.Run:
-        stem = f"c{self._workload.concurrency}.{name}"
+        boot = f".boot{self._target.number}" if self._target.number > 1 else ""
+        stem = f"c{self._workload.concurrency}{boot}.{name}"
         output = self._folder / f"{stem}.records.json"
         summary_file = self._folder / f"{stem}.bench_serving.jsonl"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +263,7 @@ class _Point:
             url=self._target.url,
             model=self._target.model,
             requests=count,
-            seed=self._workload.seed(name),
+            seed=self._seed(name),
             output=str(summary_file),
             api_key=self._target.api_key,
         )
@@ -271,6 +275,9 @@ class _Point:
         run = records.read(output)
         self._client = run.client
         return run
+
+    def _seed(self, name: int | str) -> int:
+        return self._workload.seed(name, self._target.number)
 
     def _watching(self) -> AbstractContextManager[telemetry.Watch | None]:
         reader = telemetry.nvml_reader() if self._target.gpus else None
@@ -302,51 +309,6 @@ class _Point:
         except NoReplyError as error:
             raise ServerGoneError(f"the server stopped answering: {error}") from None
         return reply.text if reply.status == 200 else None
-
-
-def summary(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a point's figures: the median over its repeats, those that are void left out.
-
-    ``spread`` is (largest - smallest) / mean of the throughput; everything is None where no repeat
-    counts.
-    """
-    valid = [each for each in repeats if not each["void"] and each["output_tok_s"]]
-
-    def middle(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return round(stats.median(known), 3) if known else None
-
-    throughputs = [each["output_tok_s"] for each in valid]
-    return {
-        "n_repeats": len(valid),
-        **{
-            name: middle([each[name] for each in valid])
-            for name in ("output_tok_s", "steady_tok_s", "user_tok_s")
-        },
-        **{
-            f"{name}_{share}": middle([each[name][share] for each in valid])
-            for name in definitions.FIGURES
-            for share in ("mean", "p50", "p90", "p99")
-        },
-        "spread": round(stats.spread(throughputs), 4) if throughputs else None,
-        "joules_per_output_token": middle(
-            [each["gpu"] and each["gpu"]["joules_per_output_token"] for each in valid]
-        ),
-    }
-
-
-def _server(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what the server's log shows of all repeats together."""
-    seen = [each["server"] for each in repeats if each["server"]]
-    if not seen:
-        return None
-    speeds = [each["decode_tok_s"] for each in seen if each["decode_tok_s"]]
-    graphs = {each["graph"] for each in seen}
-    return {
-        "decode_tok_s": stats.median(speeds) if speeds else None,
-        "graph": graphs.pop() if len(graphs) == 1 else "some",
-        "running_max": max((s["running_max"] for s in seen if s["running_max"]), default=None),
-    }
 
 
 def _rate(figures: Mapping[str, Any]) -> float | None:

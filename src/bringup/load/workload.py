@@ -44,9 +44,11 @@ class Workload:
         for_time = math.ceil((per_second or 0) * self.min_seconds)
         return max(ROUNDS * self.concurrency, for_time)
 
-    def seed(self, repeat: int | str) -> int:
+    def seed(self, repeat: int | str, boot: int = 1) -> int:
         """Return the seed of a repeat: another for each, the same for every experiment."""
         text = f"{self.concurrency} {self.input_tokens} {self.output_tokens} {repeat}"
+        if boot > 1:
+            text += f" boot {boot}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 

@@ -38,7 +38,7 @@ def cost(
 
     Args:
         plans: every ``plan.json``; only those of status ``ok`` cost anything.
-        sweeps: by experiment, ``{concurrency, repeats, min_seconds}``.
+        sweeps: by experiment, ``{concurrency, repeats, min_seconds, boots}``.
         loads_s: by experiment, how long its server took to be ready in an earlier run.
         here: checkpoints whose weights need not be fetched.
 
@@ -64,7 +64,7 @@ def cost(
             {row["checkpoint"] for row in running if row["fetch_bytes"] is None}
         ),
         "engines": sorted({plan["engine"] for plan in plans if plan["status"] == "ok"}),
-        "loads": len(running),
+        "loads": sum(sweeps[row["experiment"]]["boots"] for row in running),
         "minutes": round(seconds / 60, 1),
     }
 
@@ -101,7 +101,7 @@ def _row(
     row: Document = {"experiment": name, "checkpoint": plan["checkpoint"], "status": plan["status"]}
     if plan["status"] != "ok":
         return {**row, "fetch_bytes": 0, "load_s": None, "seconds": None, "from": None}
-    size = plan["weights_bytes"]
+    size, boots = plan["weights_bytes"], sweeps[name]["boots"]
     load = loads_s.get(name)
     guess = LOAD_S[plan["device"]] + (size or 0) / READ_BYTES_PER_S
     ready = guess if load is None else load
@@ -109,7 +109,7 @@ def _row(
         **row,
         "fetch_bytes": 0 if plan["checkpoint"] in fetched else size,
         "load_s": round(ready, 1),
-        "seconds": round(ready + PROBE_S + _sweep_s(sweeps[name]), 1),
+        "seconds": round(PROBE_S + boots * (ready + _sweep_s(sweeps[name])), 1),
         "from": "estimated" if load is None else "an earlier run",
     }
 

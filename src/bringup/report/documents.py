@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bringup import artifact
 from bringup.artifact import Document
+from bringup.load import sweeps
 
 VERSIONS: dict[str, str] = {
     "hardware": "1",
@@ -71,6 +72,7 @@ def collect(files: Iterable[Path], results: Path) -> Artefacts:
     """Read ``files``, laid out as docs/design.md §4 says; notices name them as in ``results``."""
     found = Artefacts()
     absent: list[Path] = []
+    boots: dict[str, dict[int, dict[int, Document]]] = {}
     for path in files:
         stage, subject = place(path)
         if not path.exists():
@@ -81,15 +83,17 @@ def collect(files: Iterable[Path], results: Path) -> Artefacts:
             continue
         if stage == "point":
             kept = {key: document[key] for key in POINT_FIELDS if key in document}
-            level = int(path.stem.removeprefix("c"))
-            found.points.setdefault(subject, []).append({**kept, "concurrency": level})
+            level, boot = level_and_boot(path)
+            boots.setdefault(subject, {}).setdefault(level, {})[boot] = kept
         else:
             found.documents[stage, subject] = document
             found.paths[stage, subject] = path
     if absent:
         found.notices.append(_absent([shown(path, results) for path in absent]))
-    for points in found.points.values():
-        points.sort(key=lambda point: point["concurrency"])
+    for subject, measured in boots.items():
+        found.points[subject] = [
+            sweeps.joined(measured[level]) | {"concurrency": level} for level in sorted(measured)
+        ]
     return found
 
 
@@ -103,6 +107,12 @@ def place(path: Path) -> tuple[str, str]:
     if path.stem == "hardware":
         return "hardware", ""
     return path.stem, folder.name
+
+
+def level_and_boot(path: Path) -> tuple[int, int]:
+    """Return the concurrency and the boot that a point's file name tells."""
+    level, _, boot = path.stem.partition(".boot")
+    return int(level.removeprefix("c")), int(boot or 1)
 
 
 def shown(path: Path, results: Path) -> str:

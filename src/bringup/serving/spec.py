@@ -46,8 +46,12 @@ class ServerSpec:
     api_key: str | None = None
 
     @classmethod
-    def of(cls, plan: Document, weights: Document) -> ServerSpec:
-        """Return the server of an experiment, by its ``plan.json`` and ``weights.json``."""
+    def of(cls, plan: Document, weights: Document, boot: int = 1) -> ServerSpec:
+        """Return the server of an experiment, by its ``plan.json`` and ``weights.json``.
+
+        ``boot`` counts the lives that its sweep asks for: each is a server of its own, which no
+        job of another one uses.
+        """
         model = str(actual(weights["snapshot"]))
         argv = [revealed(expanded(word).replace("{model}", model)) for word in plan["argv"]]
         pythonpath = os.pathsep.join(str(actual(entry)) for entry in plan["pythonpath"])
@@ -60,7 +64,7 @@ class ServerSpec:
         }
         return cls(
             process=Spec(
-                name=plan["experiment"],
+                name=plan["experiment"] + (f"#{boot}" if boot > 1 else ""),
                 argv=(str(actual(plan["python"])), *argv),
                 env=environment,
                 grace_s=GRACE_S,

@@ -1,0 +1,54 @@
+"""A point's figures, from its repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bringup import stats
+from bringup.load import definitions
+
+
+def of(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a point's figures: the median over its repeats, those that are void left out.
+
+    ``spread`` is (largest - smallest) / mean of the throughput; everything is None where no repeat
+    counts.
+    """
+    valid = [each for each in repeats if not each["void"] and each["output_tok_s"]]
+
+    def middle(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return round(stats.median(known), 3) if known else None
+
+    throughputs = [each["output_tok_s"] for each in valid]
+    return {
+        "n_repeats": len(valid),
+        **{
+            name: middle([each[name] for each in valid])
+            for name in ("output_tok_s", "steady_tok_s", "user_tok_s")
+        },
+        **{
+            f"{name}_{share}": middle([each[name][share] for each in valid])
+            for name in definitions.FIGURES
+            for share in ("mean", "p50", "p90", "p99")
+        },
+        "spread": round(stats.spread(throughputs), 4) if throughputs else None,
+        "joules_per_output_token": middle(
+            [each["gpu"] and each["gpu"]["joules_per_output_token"] for each in valid]
+        ),
+    }
+
+
+def served(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return what the server's log shows of all repeats together."""
+    seen = [each["server"] for each in repeats if each["server"]]
+    if not seen:
+        return None
+    speeds = [each["decode_tok_s"] for each in seen if each["decode_tok_s"]]
+    graphs = {each["graph"] for each in seen}
+    return {
+        "decode_tok_s": stats.median(speeds) if speeds else None,
+        "graph": graphs.pop() if len(graphs) == 1 else "some",
+        "running_max": max((s["running_max"] for s in seen if s["running_max"]), default=None),
+    }
