@@ -145,7 +145,7 @@ def _memory(fit: Document) -> str:
 def _room(plan_: Document, sweep: dict) -> str:
     tokens = sweep["input_tokens"] + sweep["output_tokens"]
     at_once = plan.largest_concurrency(plan_, tokens)
-    return f"- requests of {tokens} tokens that the KV cache holds: {at_once or 'not known'}"
+    return f"- requests of {tokens} tokens that run at once: {at_once or 'not known'}"
 
 
 def main() -> None:

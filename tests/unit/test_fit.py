@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from bringup.plan.fit import Fit, Spread, tokens_on_cpu
+import pytest
+import yaml
+
+from bringup.plan.fit import Fit, tokens_on_cpu
+from bringup.plan.spread import Spread
 
 GIB = 1 << 30
 
@@ -31,9 +35,6 @@ def format_of(architecture, weights_bytes=None, *, classes=None, kv_cache=None, 
 
 QWEN3_14B = format_of(
     "Qwen3ForCausalLM", 29_536_614_400, layers=40, heads=40, kv_heads=8, head_dim=128
-)
-QWQ_32B = format_of(
-    "Qwen2ForCausalLM", 65_527_752_704, layers=64, heads=40, kv_heads=8, head_dim=128
 )
 QWEN3_32B = format_of(
     "Qwen3ForCausalLM", 65_524_246_528, layers=64, heads=64, kv_heads=8, head_dim=128
@@ -85,6 +86,8 @@ DSV4_FLASH = format_of(
     qk_rope_head_dim=64,
     index_head_dim=128,
     sliding_window=128,
+    layers_compressed_4=21,
+    layers_compressed_128=20,
     experts=256,
     moe_intermediate_size=2048,
 )
@@ -98,28 +101,57 @@ GPT_OSS_20B = format_of(
     experts=32,
 )
 
-# Logs of servers that others started: what ran where, and `max_total_num_tokens`.
-PUBLIC_BOOTS = [
-    # Service notes of 2026-06-14, SGLang at ebaf86d, four RTX 4090: 7.08 GiB of weights a GPU.
-    (QWEN3_14B, {"tp-size": 4, "mem-fraction-static": 0.80}, 24.0, 298_447),
-    # didier-durand/llms-in-clouds, SGLang 0.4.3.post4, EC2 g6.12xlarge (four L4): 15.54 GiB.
-    (QWQ_32B, {"tp-size": 4, "mem-fraction-static": 0.85}, 22.5, 46_611),
-    # Qwen3-32B prefill study, SGLang 0.5.13.post1, four RTX 5090: 15.50 GiB.
-    (QWEN3_32B, {"tp-size": 4, "mem-fraction-static": 0.88}, 31.8, 187_069),
-    # vllm-project/vllm#21348, SGLang of July 2025, four H100.
-    (QWEN3_235B_FP8, {"tp-size": 4, "mem-fraction-static": 0.93}, 79.6, 367_404),
-    # Profiling log of 2026-08-27, one H100, mem-fraction-static left to the default: 29.15 GiB.
-    (QWEN3_30B_FP8, {}, 79.6, 392_920),
-]
+BOOTS = yaml.safe_load(Path(__file__).with_name("fixtures").joinpath("boots.yaml").read_text())
+ALL_BOOTS = {**BOOTS["public"], **BOOTS["measured"]}
+SERVED = [name for name, boot in ALL_BOOTS.items() if "tokens" in boot]
+REFUSED = [name for name, boot in ALL_BOOTS.items() if "least_fraction" in boot]
 
 
-@pytest.mark.parametrize(("format", "flags", "memory_gib", "tokens"), PUBLIC_BOOTS)
-def test_the_kv_cache_of_public_servers_within_a_tenth(format, flags, memory_gib, tokens):
-    assert Fit(format, flags, memory_gib).kv_tokens == pytest.approx(tokens, rel=0.10)
+def fit_of(name, **flags):
+    boot = ALL_BOOTS[name]
+    weights = boot["weights"]
+    parts = weights if isinstance(weights, dict) else None
+    format = format_of(
+        boot["architecture"],
+        None if parts else weights,
+        observed={part: {"bytes": size} for part, size in parts.items()} if parts else None,
+        **boot["model"],
+    )
+    return Fit(format, {**boot["flags"], **flags}, boot["memory_gib"])
+
+
+def test_the_figures_of_boots_are_enough_and_have_sources():
+    assert len(SERVED) >= 5
+    assert all(boot["source"].strip() for boot in ALL_BOOTS.values())
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_kv_cache_of_real_servers_within_a_tenth(name):
+    assert fit_of(name).kv_tokens == pytest.approx(ALL_BOOTS[name]["tokens"], rel=0.10)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_servers_that_found_no_room_for_a_cache(name):
+    least = ALL_BOOTS[name]["least_fraction"]
+    (objection,) = fit_of(name).objections()
+    assert objection["class"] == "does-not-fit"
+    assert list(fit_of(name, **{"mem-fraction-static": least + 0.02}).objections()) == []
+    assert fit_of(name).weights_gib / fit_of(name).usable_gib == pytest.approx(least, rel=0.01)
+
+
+def test_the_states_of_a_real_server():
+    """82 slots of 7.29 + 0.13 GiB, and one more that pads (ktransformers#1870)."""
+    boot = ALL_BOOTS["qwen3.5-397b-2x4090"]
+    cache = fit_of("qwen3.5-397b-2x4090").cache
+    assert cache.state_bytes * (boot["state_slots"] + 1) / GIB == pytest.approx(
+        boot["state_gib"], rel=0.01
+    )
 
 
 def test_the_default_of_mem_fraction_static():
     assert round(Fit(QWEN3_30B_FP8, {}, 79.6).fraction, 2) == 0.83
+    # "I found the value to be 0.828 for H100 with Qwen3 32B" (sgl-project/sglang#29092)
+    assert Fit(QWEN3_32B, {}, 79.6).fraction == pytest.approx(0.828, abs=0.01)
 
 
 # Bytes of one token, from logs and by hand from SGLang's pool configurators.
@@ -143,22 +175,113 @@ def test_the_default_of_mem_fraction_static():
     ],
 )
 def test_the_kv_bytes_of_a_token(format, flags, version, expected):
-    each = Fit(format, flags, 80.0, version).kv_bytes_per_token
+    each = Fit(format, flags, 80.0, version).cache.token_bytes
     assert each == pytest.approx(expected, rel=0.001)
 
 
 def test_a_declared_kv_cache_counts_unless_asked_otherwise():
     fp8 = QWEN3_14B | {"kv_cache": {"format": "fp8", "said_by": "config.json"}}
-    assert Fit(fp8, {}, 24.0).kv_bytes_per_token == 81_920
-    assert Fit(fp8, {"kv-cache-dtype": "bf16"}, 24.0).kv_bytes_per_token == 163_840
+    assert Fit(fp8, {}, 24.0).cache.token_bytes == 81_920
+    assert Fit(fp8, {"kv-cache-dtype": "bf16"}, 24.0).cache.token_bytes == 163_840
+
+
+# Qwen3.6-35B-A3B: 10 layers of attention in 40.
+QWEN36_35B = format_of(
+    "Qwen3_5MoeForConditionalGeneration",
+    22_000_000_000,
+    layers=40,
+    attention_layers=10,
+    linear_attention_layers=30,
+    heads=16,
+    kv_heads=2,
+    head_dim=256,
+    experts=256,
+    moe_intermediate_size=512,
+    state_heads=32,
+    state_head_dim=128,
+    state_size=128,
+    state_groups=16,
+    state_conv_kernel=4,
+    state_dtype="fp32",
+)
+# 32 heads × 128 × 128 of 4 bytes, and 3 columns of (32 × 128 + 2 × 16 × 128) of 2 bytes, 30 layers
+QWEN36_STATE = 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+
+
+def test_only_attention_keeps_tokens_in_a_model_with_recurrent_states():
+    fit = Fit(QWEN36_35B, {}, 80.0)
+    assert fit.cache.token_bytes == 2 * 2 * 256 * 10 * 2
+    assert fit.cache.state_bytes == QWEN36_STATE
+    # the states get 0.9 times what the tokens get
+    assert fit.kv_tokens == pytest.approx(fit.kv_gib * GIB / 1.9 / fit.cache.token_bytes, rel=1e-3)
+    slots = fit.kv_gib * GIB * 0.9 / 1.9 / QWEN36_STATE - 1
+    assert fit.requests == int(slots) // 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "slots", "requests"),
+    [
+        # "SGLang reports max_running_requests=8 (40 / 5)": jpezzulli/sglang-rtxpro6000#5
+        ({"max-mamba-cache-size": 40}, 40, 8),
+        ({"max-mamba-cache-size": 40, "mamba-radix-cache-strategy": "no_buffer"}, 40, 13),
+        ({"disable-radix-cache": True, "max-running-requests": 32}, 32, 32),
+    ],
+)
+def test_states_for_so_many_requests_are_taken_first(flags, slots, requests):
+    fit = Fit(QWEN36_35B, flags, 80.0)
+    left = fit.kv_gib * GIB - (slots + 1) * QWEN36_STATE
+    assert fit.kv_tokens == pytest.approx(left / fit.cache.token_bytes, abs=1)
+    assert fit.requests == requests
+
+
+def test_states_of_a_size_that_config_json_does_not_tell_still_share_the_memory():
+    unknown = QWEN36_35B | {"model": {**QWEN36_35B["model"], "state_heads": None}}
+    fit = Fit(unknown, {}, 80.0)
+    assert fit.kv_tokens == Fit(QWEN36_35B, {}, 80.0).kv_tokens
+    assert fit.requests is None
 
 
 def test_an_attention_that_config_json_does_not_tell_is_not_guessed():
-    hybrid = QWEN3_14B | {"model": {**QWEN3_14B["model"], "mamba_layers": 30}}
-    fit = Fit(hybrid, {}, 80.0)
+    unknown = QWEN3_14B | {"architecture": "MiniMaxM3ForCausalLM"}
+    fit = Fit(unknown, {}, 80.0)
     assert fit.kv_tokens is None
     assert fit.document()["kv_bytes_per_token"] is None
     assert fit.kv_gib == pytest.approx(80 * 0.98 * fit.fraction - 27.5, abs=0.6)
+    unlisted = DSV4_FLASH | {"model": {**DSV4_FLASH["model"], "layers_compressed_4": None}}
+    assert Fit(unlisted, {"tp-size": 4}, 80.0).kv_tokens is None
+
+
+def test_what_deepseek_v4_keeps_for_requests_is_taken_first():
+    """(11.89 - 0.11) GiB / 7705.45 bytes = 1641472 tokens, for 8 requests (a public log)."""
+    cache = Fit(DSV4_FLASH, {"tp-size": 4, "max-running-requests": 8}, 95.6, "0.5.16").cache
+    assert cache.fixed_bytes / GIB == pytest.approx(0.11, abs=0.005)
+    assert cache.tokens(11.89 * GIB) == pytest.approx(1_641_472, rel=0.001)
+    assert cache.requests(11.89 * GIB) == 8
+    assert Fit(DSV4_FLASH, {"tp-size": 4}, 95.6, "0.5.16").requests == 256
+
+
+def test_deepseek_v4_pro_by_its_own_layers():
+    """bytes_per_full_token=13735.04 with a window of 0.15 times the tokens (a public log)."""
+    flags = {"tp-size": 8, "swa-full-tokens-ratio": 0.15}
+    pro = fit_of("deepseek-v4-pro-8xh200").format
+    cache = Fit(pro, flags, 140.4, "0.5.16").cache
+    assert cache.token_bytes == pytest.approx(13_735.04, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "each"),
+    [
+        ("sm90", None, 576 * 2),  # 16 bits by default
+        ("sm100", None, 576),  # 8 bits by default, kept raw
+        ("sm90", "fp8_e4m3", 512 + 16 + 128),  # scales, and the rotary part in 16 bits
+        ("sm100", "bfloat16", 576 * 2),
+    ],
+)
+def test_sparse_attention_keeps_what_its_kernels_want(gpu, dtype, each):
+    v32 = DEEPSEEK_V3 | {"model": {**DEEPSEEK_V3["model"], "index_head_dim": 128}}
+    flags = {"tp-size": 8, **({"kv-cache-dtype": dtype} if dtype else {})}
+    cache = Fit(v32, flags, 140.0, gpu=gpu).cache
+    assert cache.token_bytes == 61 * (each + 128 + 4)
 
 
 def test_max_total_tokens_caps_the_cache():

@@ -107,7 +107,11 @@ def _detected(metadata: Document) -> dict[str, Any]:
     doubts = verdict.doubts(declared, [module for module, _ in modules], observed)
     return {
         "architecture": architecture,
-        "model": {**model, **_layer_counts(layers)},
+        "model": {
+            **model,
+            **_layer_counts(layers),
+            **configs.compressed_layers(config, len(layers)),
+        },
         "method": declared.method,
         "declared": said,
         "observed": shown,

@@ -60,14 +60,20 @@ def numbers(config: Mapping[str, Any]) -> dict[str, Any]:
     if model["head_dim"] is None and model["hidden_size"] and model["heads"]:
         model["head_dim"] = model["hidden_size"] // model["heads"]
     model["dtype"] = dtype(config)
+    model["state_dtype"] = dtype(config, of="state_dtype")
     return model
 
 
-def dtype(config: Mapping[str, Any]) -> str | None:
-    """Return the format of weights that no quantization touches, or None where nothing says it."""
+def dtype(config: Mapping[str, Any], *, of: str = "dtype") -> str | None:
+    """Return the format of weights that no quantization touches, or None where nothing says it.
+
+    Args:
+        config: config.json.
+        of: another list of keys in model.yaml: ``state_dtype`` is that of recurrent states.
+    """
     rules = table("model")
     for part in (language_part(config), config):
-        for key in rules["dtype"]:
+        for key in rules[of]:
             word = str(part.get(key)).removeprefix("torch.")
             if word in rules["dtypes"]:
                 return str(rules["dtypes"][word])
@@ -119,6 +125,24 @@ def layers_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> list[Layer
         raise UnusableError(f"{CONFIG}: {layers!r} layers")
     named = _named_layers(part, layers)
     return [_layer(part, model, number, named[number]) for number in range(layers)]
+
+
+def compressed_layers(config: Mapping[str, Any], layers: int) -> dict[str, int | None]:
+    """Return how many layers compress their KV cache by 4 and by 128, as DeepSeek-V4 does.
+
+    Both are None where no list of ratios says it, or one that also has ratios other than these.
+
+    Args:
+        config: config.json.
+        layers: of the model; its list may go on with draft layers.
+    """
+    for key in table("model")["compression"]:
+        ratios = language_part(config).get(key)
+        if isinstance(ratios, list) and len(ratios) >= layers:
+            own = ratios[:layers]
+            if set(map(str, own)) <= {"0", "4", "128"}:
+                return {f"layers_compressed_{each}": own.count(each) for each in (4, 128)}
+    return {"layers_compressed_4": None, "layers_compressed_128": None}
 
 
 def _named_layers(part: Mapping[str, Any], layers: int) -> list[str]:

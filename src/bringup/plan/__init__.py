@@ -18,6 +18,7 @@ from bringup.plan import fit
 from bringup.plan.backends import Decision, Target, decide
 from bringup.plan.cost import cost
 from bringup.plan.cost import table as cost_table
+from bringup.plan.spread import Spread
 from bringup.plan.sweep import largest_concurrency
 from bringup.plan.sweep import warnings as sweep_warnings
 from bringup.routing import arguments, traps
@@ -64,7 +65,7 @@ def gpus_needed(experiment: Mapping[str, Any]) -> int:
 
     It is 1 where the config says nothing, or nothing that makes sense: then the plan refuses it.
     """
-    return fit.Spread.of(_sound(_canonical(experiment["server"]))).gpus
+    return Spread.of(_sound(_canonical(experiment["server"]))).gpus
 
 
 def foreign_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -225,8 +226,8 @@ class _Case:
         return {**cpu, **{name: str(value) for name, value in self.experiment["env"].items()}}
 
     @cached_property
-    def spread(self) -> fit.Spread:
-        return fit.Spread.of(_sound(_canonical(self.server)))
+    def spread(self) -> Spread:
+        return Spread.of(_sound(_canonical(self.server)))
 
     @cached_property
     def canonical_flags(self) -> dict[str, Any]:
@@ -239,7 +240,7 @@ class _Case:
             return None
         smallest = min(gpu["memory_gib"] for gpu in self.hardware["gpus"])
         flags = _sound(self.canonical_flags)
-        return fit.Fit(self.format, flags, smallest, self.engine["version"])
+        return fit.Fit(self.format, flags, smallest, self.engine["version"], self.target.gpu)
 
     @cached_property
     def traps(self) -> list[dict[str, Any]]:

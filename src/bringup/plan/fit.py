@@ -13,7 +13,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from bringup.artifact import Document, reason
-from bringup.routing import tables, versions
+from bringup.plan import kv
+from bringup.plan.spread import Spread
+from bringup.routing import tables
 
 GIB = 1 << 30
 MIB_IN_GIB = 1024
@@ -33,39 +35,6 @@ SHARDED = ("experts", "attention", "dense_mlp", "shared_experts", "lm_head", "em
 ONCE = ("lm_head", "embeddings", "other")
 """Module classes that pipeline parallelism does not divide: one stage has them whole."""
 
-KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
-"""Bytes of one number in the KV cache; NVFP4 has one byte of scale for 16 numbers."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How a server is spread over GPUs: sizes of its tensor, pipeline, data and expert groups."""
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
-    dp_attention: bool = False
-    """Data-parallel attention: the data-parallel ranks share the tensor-parallel GPUs."""
-
-    @classmethod
-    def of(cls, flags: Mapping[str, Any]) -> Spread:
-        """Read the sizes from server arguments by their canonical names."""
-        sizes = {name: int(flags.get(f"{name}-size") or 1) for name in ("tp", "pp", "dp", "ep")}
-        return cls(**sizes, dp_attention=bool(flags.get("enable-dp-attention")))
-
-    @property
-    def gpus(self) -> int:
-        return self.tp * self.pp * (1 if self.dp_attention else self.dp)
-
-    @property
-    def attention_tp(self) -> int:
-        return max(1, self.tp // self.dp) if self.dp_attention else self.tp
-
-    def __str__(self) -> str:
-        sizes = {"tp": self.tp, "pp": self.pp, "dp": self.dp}
-        return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "tp 1"
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -78,6 +47,10 @@ class Fit:
     gpu_memory_gib: float
     """Of the smallest of the GPUs, as the driver counts it."""
     version: str | None = None
+    gpu: str | None = None
+    """``sm90`` …, where it is known."""
+    draft: Document | None = None
+    """``format.json`` of a draft checkpoint of its own, where there is one."""
 
     @cached_property
     def spread(self) -> Spread:
@@ -107,6 +80,11 @@ class Fit:
             return int(given)
         return int(self._tier["graph_max_bs_tp4" if self.spread.tp >= 4 else "graph_max_bs"])
 
+    @property
+    def drafts(self) -> bool:
+        """Whether a draft model proposes tokens."""
+        return self.flags.get("speculative-algorithm") not in (None, "NGRAM")
+
     @cached_property
     def weights(self) -> dict[str, float] | None:
         """GiB of weights on one GPU, by module class; None if sizes are not known."""
@@ -118,8 +96,10 @@ class Fit:
             parts = dict.fromkeys(parts, self.format["weights_bytes"])
         else:
             return None
-        if not self.flags.get("speculative-algorithm"):
+        if self.draft or not self.drafts:
             parts.pop("draft", None)
+        if self.draft and self.drafts:
+            parts["draft"] = self.draft["weights_bytes"] or 0
         return {name: self._share(name, size) / GIB for name, size in sorted(parts.items())}
 
     @cached_property
@@ -129,10 +109,18 @@ class Fit:
         return sum(self.weights.values()) + float(_rules()["weights_extra_gib"])
 
     @cached_property
-    def kv_bytes_per_token(self) -> float | None:
-        """Bytes of KV cache that one token takes on one GPU; None if that is not known."""
-        per_layer = self._kv_bytes_of_model()
-        return None if per_layer is None else per_layer / self.spread.pp
+    def cache(self) -> kv.Cache | None:
+        """How the KV cache's memory is spent; None if config.json doesn't tell."""
+        return kv.Question(
+            self.format, self.flags, self.spread, self.version, self.gpu, self._draft_layers()
+        ).answer()
+
+    def _draft_layers(self) -> int:
+        if not self.drafts:
+            return 0
+        model = self.draft["model"] if self.draft else self.format["model"]
+        own = model.get("draft_layers")
+        return int(own or (model["layers"] if self.draft else 0) or 1)
 
     @cached_property
     def kv_gib(self) -> float | None:
@@ -144,11 +132,18 @@ class Fit:
     @cached_property
     def kv_tokens(self) -> int | None:
         """Tokens that the KV cache of one replica holds (``max_total_num_tokens``)."""
-        if self.kv_gib is None or self.kv_bytes_per_token is None:
+        if self.kv_gib is None or self.cache is None:
             return None
-        tokens = max(0, int(self.kv_gib * GIB / self.kv_bytes_per_token))
+        tokens = self.cache.tokens(self.kv_gib * GIB)
         asked = self.flags.get("max-total-tokens")
         return min(tokens, int(asked)) if asked else tokens
+
+    @cached_property
+    def requests(self) -> int | None:
+        """Requests that one replica keeps states for; None where requests keep none."""
+        if self.kv_gib is None or self.cache is None:
+            return None
+        return self.cache.requests(self.kv_gib * GIB)
 
     def document(self) -> Document:
         """Return the fit as the plan holds it; sizes are GiB on one GPU, null where not known."""
@@ -159,8 +154,10 @@ class Fit:
             "weights_gib": _rounded(self.weights_gib),
             "weights": None if self.weights is None else _round_all(self.weights),
             "kv_gib": _rounded(self.kv_gib),
-            "kv_bytes_per_token": _rounded(self.kv_bytes_per_token),
+            "kv_bytes_per_token": _rounded(self.cache.token_bytes if self.cache else None),
+            "kv_fixed_gib": _rounded(self.cache.fixed_bytes / GIB if self.cache else None),
             "kv_tokens": self.kv_tokens,
+            "requests": self.requests,
             "left_gib": round(self.usable_gib * (1 - self.fraction), 1),
             "graph_max_bs": self.graph_max_bs,
         }
@@ -245,43 +242,6 @@ class Fit:
         replicated = down * model["hidden_size"]
         return float(replicated / (replicated + up + out))
 
-    def _kv_bytes_of_model(self) -> float | None:
-        """Return the bytes of KV cache of one token in all layers, on one GPU of a stage."""
-        model, architecture = self.format["model"], self.format["architecture"]
-        special = _rules()["attention"].get(architecture, {})
-        layers, size = model["layers"], self._kv_size()
-        mixed = model.get("linear_attention_layers") or model.get("mamba_layers")
-        if mixed or architecture in _rules()["unknown_attention"] or not layers:
-            return None
-        if special.get("compressed"):
-            return _compressed_kv_bytes(model, self._sliding_ratio(special), self.version)
-        if model.get("kv_lora_rank"):
-            index = model.get("index_head_dim") or 0
-            latent = (model["kv_lora_rank"] + model["qk_rope_head_dim"]) * size
-            return float(layers * (latent + index + index // 128 * 4))
-        heads, width = model["kv_heads"] or model["heads"], _head_width(model)
-        if not heads or not width:
-            return None
-        full = 2 * max(1, heads // self.spread.attention_tp) * width * size
-        if "sliding_every" in special:
-            sliding = layers // special["sliding_every"]
-            return float(full * (layers - sliding + sliding * self._sliding_ratio(special)))
-        return float(full * layers)
-
-    def _sliding_ratio(self, special: Document) -> float:
-        return float(self.flags.get("swa-full-tokens-ratio") or special["sliding_ratio"])
-
-    def _kv_size(self) -> float:
-        """Return the bytes of one number in the KV cache."""
-        asked = str(self.flags.get("kv-cache-dtype") or "auto")
-        if asked.startswith("fp8"):
-            return KV_BYTES["fp8"]
-        if asked in ("nvfp4", "fp4_e2m1", "fp4_mx_block16"):
-            return KV_BYTES["nvfp4"]
-        declared = (self.format.get("kv_cache") or {}).get("format") if asked == "auto" else None
-        dtype = self.format["model"].get("dtype")
-        return KV_BYTES.get(declared or dtype or "bf16", KV_BYTES["bf16"])
-
     def _too_large(self) -> str:
         static = self.usable_gib * self.fraction
         return (
@@ -299,33 +259,11 @@ class Fit:
 
 def tokens_on_cpu(format: Document, ram_gib: float) -> int | None:
     """Return how many tokens of KV cache a CPU host is asked for, or None if that is not known."""
-    each = Fit(format, {}, ram_gib).kv_bytes_per_token
-    if each is None:
+    cache = Fit(format, {}, ram_gib).cache
+    if cache is None:
         return None
-    affordable = int(ram_gib * GIB * CPU_SHARE / each)
+    affordable = int(ram_gib * GIB * CPU_SHARE / cache.token_bytes)
     return max(1024, min(CPU_TOKENS_MAX, affordable // 1024 * 1024))
-
-
-def _compressed_kv_bytes(model: Document, sliding: float, version: str | None) -> float | None:
-    """Return the bytes of one token in the caches of DeepSeek-V4's compressed attention.
-
-    After sglang 0.5.16 model_executor/pool_configurator.py, ``DSV4PoolConfigurator``.  The config's
-    list of compression ratios is taken to be that of DeepSeek-V4-Flash: two layers without, then 4
-    and 128 by turns.  Up to 0.5.13 the states of the layers with ratio 128 grow with the tokens.
-    """
-    layers, width, index = model["layers"], model["head_dim"], model.get("index_head_dim") or 0
-    window = model.get("sliding_window")
-    if not (layers and width and window):
-        return None
-    fours, many = (layers - 1) // 2, (layers - 2) // 2
-    kv = width + model["qk_rope_head_dim"] + 8
-    ring = 8 / window
-    bytes_ = sliding * kv * layers + kv / 4 * fours + kv / 128 * many
-    bytes_ += (index + index // 128 * 4) / 4 * fours
-    bytes_ += sliding * ring * 16 * (width + index) * fours
-    if versions.within(versions.parse(version), "<0.5.14"):
-        bytes_ += sliding * 128 / window * 8 * width * many
-    return float(bytes_)
 
 
 def _not_divisible(format: Document, spread: Spread) -> Iterator[Document]:
@@ -359,12 +297,6 @@ def _group(class_: Document | None) -> int | None:
     """Return how many weights share a scale along the side that tensor parallelism cuts."""
     size = class_["group_size"] if class_ else None
     return int(size[0]) if isinstance(size, list) else size
-
-
-def _head_width(model: Document) -> int | None:
-    if model["head_dim"]:
-        return int(model["head_dim"])
-    return model["hidden_size"] // model["heads"] if model["heads"] else None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -18,8 +18,8 @@ def largest_concurrency(plan: Document, tokens: int) -> int | None:
         plan: ``plan.json``.
         tokens: of one request, input and output.
     """
-    limits = [limit for limit in (_kv_limit(plan, tokens), _flag(plan, _RUNNING)) if limit]
-    return min(limits, default=None)
+    limits = (_kv_limit(plan, tokens), _state_limit(plan), _flag(plan, _RUNNING))
+    return min((limit for limit in limits if limit), default=None)
 
 
 def warnings(plan: Document, sweep: Mapping[str, Any]) -> list[Document]:
@@ -56,6 +56,14 @@ def _above_capacity(plan: Document, sweep: Mapping[str, Any]) -> Iterator[Docume
             f"{tokens} tokens; the others wait, and their time to first token tells so"
         )
         yield {"class": "level-above-kv-cache", "message": message}
+    states = _state_limit(plan)
+    above = [level for level in sweep["concurrency"] if states is not None and level > states]
+    if above:
+        message = (
+            f"{_levels(above)} above the {states} requests that the server keeps states for; the "
+            "others wait: raise max-running-requests, or mamba-full-memory-ratio where it has one"
+        )
+        yield {"class": "level-above-states", "message": message}
     running = _flag(plan, _RUNNING)
     above = [level for level in sweep["concurrency"] if running and level > running]
     if above:
@@ -67,6 +75,12 @@ def _kv_limit(plan: Document, tokens: int) -> int | None:
     """Return how many requests the KV caches of all replicas hold."""
     capacity = plan["fit"]["kv_tokens"] if plan["fit"] else _flag(plan, "max-total-tokens")
     return None if capacity is None else capacity * (_flag(plan, "dp-size") or 1) // tokens
+
+
+def _state_limit(plan: Document) -> int | None:
+    """Return how many requests the states that all replicas keep are enough for."""
+    requests = plan["fit"]["requests"] if plan["fit"] else None
+    return None if requests is None else int(requests) * (_flag(plan, "dp-size") or 1)
 
 
 def _flag(plan: Document, name: str) -> int | None:
