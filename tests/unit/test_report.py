@@ -288,6 +288,17 @@ def test_tempting_figures_of_wrong_answers_are_named_as_such(document: dict[str,
     ) in sentences(document, "dsv4-flash")
 
 
+def test_repeats_far_apart_are_told(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    for level, throughputs in ((1, (10.0, 14.0, 12.0)), (8, (20.0, 25.0, 21.0))):
+        document = study.point("nvfp4-marlin", level, throughputs, 610.0, 82.0)
+        point(tmp_path, "nvfp4-marlin", level, **document)
+    assert (
+        "Repeats of one point lie more than 10 % apart: nvfp4-marlin at C = 1 (33 %) "
+        "and nvfp4-marlin at C = 8 (23 %); was the machine busy?"
+    ) in sentences(told(run), "dsv4-flash")
+
+
 def test_what_fell_back_is_named(document: dict[str, Any]) -> None:
     assert (
         "Not what was asked for: mxfp4-stock was asked for marlin for its experts "
@@ -337,7 +348,7 @@ def test_the_same_reason_for_many_is_told_once(tmp_path: Path) -> None:
             | study.head("plan/1", "refused", why),
         )
     assert sentences(told(run), "big") == [
-        "On 4 × RTX PRO 6000, 0 of 3 experiments are right; 3 refused.",
+        "On 4 × RTX PRO 6000, all 3 experiments are refused.",
         "a, b and c were refused: needs 8 GPUs, this machine has 4.",
     ]
 

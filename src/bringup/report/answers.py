@@ -13,6 +13,10 @@ MOST_NAMED = 3
 
 MOST_DIFFERENCES = 4
 
+RESTLESS = 0.1
+"""Largest minus smallest repeat over their mean, from which on it is told.  On a machine that does
+nothing else repeats agree within a few percent."""
+
 CLASS_WORDS = {"experts": "its experts", "attention": "attention", "dense": "dense layers"}
 
 CALLED = {
@@ -44,6 +48,7 @@ def answer(
         *_undecided(rankings),
         *_alone(rankings),
         *_compared(rows, rankings),
+        *_restless(rows),
         *_tempting(rows),
         *_fell_back(rows),
         *_not_run(rows),
@@ -57,6 +62,9 @@ def _tally(rows: Sequence[Document]) -> str:
     counts = Counter(row["status"] for row in rows)
     right = counts.pop("ok", 0)
     others = [f"{counts[status]} {CALLED[status]}" for status in CALLED if counts[status]]
+    if not right and len(others) == 1:
+        (status,) = counts
+        return f"all {len(rows)} experiments are {CALLED[status]}."
     rest = f"; {wording.listed(others)}" if others else ""
     return f"{right} of {len(rows)} experiments {'is' if right == 1 else 'are'} right{rest}."
 
@@ -144,6 +152,22 @@ def difference_words(row: Document) -> str:
         return f"they differ in one thing, {names[0]}"
     listed = f"{len(names)} things ({wording.some(names, MOST_DIFFERENCES)})"
     return f"they differ in {listed}, so none of them alone is shown to be the cause"
+
+
+def _restless(rows: Sequence[Document]) -> Iterator[str]:
+    """Warn of figures whose repeats are far apart: the machine may have been busy."""
+    found = [
+        (point["spread"], f"{row['name']} at C = {point['concurrency']}")
+        for row in rows
+        for point in row["points"]
+        if point["unranked"] is None and (point["spread"] or 0) > RESTLESS
+    ]
+    if found:
+        told = [f"{where} ({100 * spread:.0f} %)" for spread, where in sorted(found, reverse=True)]
+        yield (
+            f"Repeats of one point lie more than {100 * RESTLESS:.0f} % apart: "
+            f"{wording.some(told, MOST_NAMED)}; was the machine busy?"
+        )
 
 
 def _tempting(rows: Sequence[Document]) -> Iterator[str]:

@@ -183,7 +183,7 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
         **{name: summary.get(name) for name in MEASURES},
         JOULES: (drawn or {}).get(JOULES),
         "energy": drawn,
-        "made": point.get("made"),
+        "made": made_over(point.get("made") or []),
         "repeats": [_repeat_row(each, str(point.get("boot"))) for each in repeats],
         "server": point.get("server"),
     }
@@ -206,6 +206,21 @@ def energy(repeats: Sequence[Document]) -> Document | None:
         "n": len(repeats),
         "uncounted": list(dict.fromkeys(_why_no_energy(each) for each in others)),
         "slowed": _slowed(each["gpu"] for each in watched),
+    }
+
+
+def made_over(parts: Sequence[Document]) -> Document | None:
+    """Return ``{started, ended, workflows}`` of what was made in parts; None of no part.
+
+    ``workflows`` holds each revision of the workflow once, as `bringup.made` writes them.
+    """
+    if not parts:
+        return None
+    workflows = [part["workflow"] for part in parts if part.get("workflow")]
+    return {
+        "started": min(part["started"] for part in parts),
+        "ended": max(part["ended"] for part in parts),
+        "workflows": [each for at, each in enumerate(workflows) if each not in workflows[:at]],
     }
 
 

@@ -92,9 +92,15 @@ def collect(files: Iterable[Path], results: Path) -> Artefacts:
         found.notices.append(_absent([shown(path, results) for path in absent]))
     for subject, measured in boots.items():
         found.points[subject] = [
-            sweeps.joined(measured[level]) | {"concurrency": level} for level in sorted(measured)
+            _joined(measured[level]) | {"concurrency": level} for level in sorted(measured)
         ]
     return found
+
+
+def _joined(boots: dict[int, Document]) -> Document:
+    """Return one point of all its boots; ``made`` says of each when and by what."""
+    made = [boots[number]["made"] for number in sorted(boots) if boots[number].get("made")]
+    return sweeps.joined(boots) | {"made": made}
 
 
 def place(path: Path) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ THEMED = {colour: f"var(--series-{index}, {colour})" for index, colour in enumer
 }
 """What each colour becomes inside the HTML report, which has a light and a dark theme."""
 
-WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.7, 0.6, 0.21
+WIDTH, TITLE, AXES, TICKS, LEGEND_ROW = 5.6, 0.6, 2.4, 0.6, 0.21
 """Inches of a picture and of its parts, from the top down."""
 
 HEADROOM = 1.1
@@ -71,6 +71,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.spines.left": False,
+    "axes.titley": 1.0,  # given, it is not computed from everything that might be in its way
     "axes.edgecolor": QUIET,
     "axes.labelcolor": QUIET,
     "axes.grid": True,
@@ -105,18 +106,27 @@ CURVES = (
 SPEED = Measure("user_tok_s", "Speed per user", "tokens per second of one request", high=True)
 
 
+Section = Literal["first", "curves", "time"]
+
+
 @dataclass(frozen=True)
 class Plot:
-    """One picture: its name (``{name}.svg``), what it shows in words, and the SVG."""
+    """One picture: its name (``{name}.svg``), what it shows in words, and the SVG.
+
+    ``section`` says where a page shows it: on the first screen, with the other curves, or where
+    the time of decoding is told.
+    """
 
     name: str
     alt: str
     caption: str
     svg: str
+    section: Section = "curves"
 
     def themed(self) -> str:
         """Return the SVG for use inside an HTML page: its colours and ids belong to the page."""
         inline = self.svg[self.svg.index("<svg") :]
+        inline = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", inline, flags=re.DOTALL)
         for colour, variable in THEMED.items():
             inline = inline.replace(colour, variable)
         inline = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}--", inline)
@@ -177,7 +187,9 @@ def _against_concurrency(
         f"{measure.title}: {'more' if measure.high else 'less'} is better. "
         f"{_samples(count for line in lines for count in line.counts)}"
     )
-    return Plot(f"{name}.{measure.name}", f"{measure.title}: {study}", caption, _svg(figure))
+    section: Section = "first" if measure is CURVES[0] else "curves"
+    alt = f"{measure.title}: {study}"
+    return Plot(f"{name}.{measure.name}", alt, caption, _svg(figure), section)
 
 
 def _samples(counts: Iterable[int]) -> str:
@@ -250,7 +262,7 @@ def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot
     handles = [Patch(color=colour, label=module) for module, colour in colours.items()]
     figure.legend(handles=handles, loc="lower left", frameon=False, ncols=4, fontsize=9)
     caption = f"{title}: one profile of decoding for each bar, kernels by the module they work for."
-    return Plot(f"{name}.time", f"{title}: {study}", caption, _svg(figure))
+    return Plot(f"{name}.time", f"{title}: {study}", caption, _svg(figure), "time")
 
 
 def _in_grey(axes: Axes, lines: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
@@ -336,4 +348,9 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
 def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    return _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag.group()), buffer.getvalue())
+
+
+_TAG = re.compile(r"<[^!>][^>]*>")
+_LONG_NUMBER = re.compile(r"(\d\.\d\d)\d+")
+"""A hundredth of a point is seen by nobody, and most of a picture's bytes are digits."""

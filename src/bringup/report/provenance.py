@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bringup.artifact import Document
 from bringup.made import revision
 from bringup.report import differences
-from bringup.report.cases import Case
+from bringup.report.cases import Case, made_over
 
 
 def collect(cases: Sequence[Case]) -> Document:
@@ -28,33 +28,16 @@ def collect(cases: Sequence[Case]) -> Document:
 
 
 def measured(case: Case) -> Document | None:
-    """Return when an experiment was measured and by which revisions; None where nothing says so.
-
-    Returns ``{started, ended, workflows}``: from the start of its server to the end of its last
-    point, and each revision of the workflow once, as `bringup.made` writes them.
-    """
+    """Return when an experiment was measured, from the start of its server to its last point."""
     parts = [(case.of("server").get("live") or {}).get("made")]
-    parts += [point.get("made") for point in case.points]
-    known = [part for part in parts if part]
-    if not known:
-        return None
-    workflows = [part["workflow"] for part in known if part.get("workflow")]
-    return {
-        "started": min(part["started"] for part in known),
-        "ended": max(part["ended"] for part in known),
-        "workflows": [each for at, each in enumerate(workflows) if each not in workflows[:at]],
-    }
+    parts += [made for point in case.points for made in point.get("made") or []]
+    return made_over([part for part in parts if part])
 
 
 def period(rows: Sequence[Document]) -> Document | None:
     """Return ``{started, ended}`` over all experiments; None where nothing was measured."""
-    known = [row["measured"] for row in rows if row["measured"]]
-    if not known:
-        return None
-    return {
-        "started": min(each["started"] for each in known),
-        "ended": max(each["ended"] for each in known),
-    }
+    whole = made_over([row["measured"] for row in rows if row["measured"]])
+    return whole and {key: whole[key] for key in ("started", "ended")}
 
 
 def _checkpoint(case: Case) -> Document:

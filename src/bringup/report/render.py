@@ -10,7 +10,6 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
 
 from bringup.artifact import Document
 from bringup.report import tables, text, views, wording
@@ -43,7 +42,7 @@ def markdown(report: Document, pictures: Pictures) -> str:
 def html(report: Document, pictures: Pictures) -> str:
     """Return the report as one HTML page: no other file, no network, no script but its own."""
     environment = _environment(autoescape=True)
-    environment.filters |= {"plain": text.plain, "slug": text.slug}
+    environment.filters |= {"plain": text.plain, "slug": text.slug, "together": _together}
     script = _template_text("report.js")
     return environment.get_template("report.html.j2").render(
         _context(report, pictures),
@@ -52,8 +51,14 @@ def html(report: Document, pictures: Pictures) -> str:
         script_hash=_script_hash(script),
         statuses=list(dict.fromkeys(row["status"] for row in report["experiments"])),
         sortings=_sortings(_levels(report)),
-        sort_keys=_sort_keys,
+        figures=_figures,
+        cell=tables.cell_html,
     )
+
+
+def _together(sentence: str) -> str:
+    """Return a sentence in which ``C = 8`` is not torn apart at the end of a line."""
+    return sentence.replace("C = ", "C\u00a0=\u00a0")
 
 
 def _template_text(name: str) -> str:
@@ -78,6 +83,7 @@ COLUMNS = {
     "right": "right answers",
 }
 FIGURES = {"output_tok_s": "output tok/s", "ttft_ms_p50": "TTFT", "tpot_ms_p50": "TPOT"}
+"""What the main table is sorted by besides its columns, in the order of `_figures`."""
 
 
 def _sortings(levels: Sequence[int]) -> list[tuple[str, str]]:
@@ -90,21 +96,17 @@ def _sortings(levels: Sequence[int]) -> list[tuple[str, str]]:
     return [*COLUMNS.items(), *figures]
 
 
-def _sort_keys(row: Document) -> Markup:
-    """Return the sort keys of a row as attributes; figures that no ranking counts have none."""
-    overview = views.overview([row]).rows[0]
-    keys: dict[str, object] = {
-        name: text.plain(cell.text) for name, cell in zip(COLUMNS, overview, strict=True)
-    }
-    found = row["correctness"]
-    keys["right"] = (found["right"] or 0) / found["asked"] if found and found["asked"] else None
-    for point in row["points"]:
-        if point["unranked"] is None:
-            keys |= {f"{name}-{point['concurrency']}": point[name] for name in FIGURES}
-    attributes = (
-        f' data-{name}="{escape(value)}"' for name, value in keys.items() if value is not None
+def _figures(row: Document) -> str:
+    """Return what the page's script sorts a row by: ``C:tok/s,TTFT,TPOT`` of what is ranked."""
+    return " ".join(
+        f"{point['concurrency']}:" + ",".join(_key(point[name]) for name in FIGURES)
+        for point in row["points"]
+        if point["unranked"] is None
     )
-    return Markup("".join(attributes))
+
+
+def _key(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from markupsafe import Markup, escape
+
 from bringup.report import text, wording
 
 Tone = Literal["", "good", "bad", "warn", "quiet"]
@@ -68,6 +70,31 @@ class Table:
         lines = [shown[0], ruler, *shown[1:]]
         return "\n".join("| " + " | ".join(self._padded(row, widths)) + " |" for row in lines)
 
+    def html(self, class_: str = "cards") -> Markup:
+        """Return the table in HTML; ``class_`` says how it looks (``cards``: as such on a phone).
+
+        Written by hand, not by a template: a large report has 100,000 cells.
+        """
+        rows = [
+            [
+                f"<th{self._class(at)}>{escape(text.plain(each))}"
+                for at, each in enumerate(self.headings)
+            ]
+        ]
+        rows += [
+            [f"<td{self._class(at)}>{_html_cell(cell)}" for at, cell in enumerate(row)]
+            for row in self.rows
+        ]
+        head, *body = (f"<tr>{''.join(row)}</tr>" for row in rows)
+        return Markup(
+            f'<div class="scroll"><table class="{class_}">\n<thead>{head}</thead>\n<tbody>\n'
+            + "\n".join(body)
+            + "\n</tbody></table></div>"
+        )
+
+    def _class(self, column: int) -> str:
+        return " class=n" if column in self.numeric else ""
+
     def _columns(self) -> range:
         return range(len(self.headings))
 
@@ -76,6 +103,27 @@ class Table:
             cell.rjust(width) if column in self.numeric else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
+
+
+def cell_html(cell: Cell) -> Markup:
+    """Return what stands in a cell, in HTML."""
+    return Markup(_html_cell(cell))
+
+
+def _html_cell(cell: Cell) -> str:
+    shown = str(escape(text.plain(cell.text)))
+    if cell.code:
+        shown = f"<code>{shown}</code>"
+    elif cell.link:
+        shown = f'<a href="#experiment-{text.slug(cell.text)}">{shown}</a>'
+    if cell.struck:
+        shown = f"<s>{shown}</s>"
+    elif cell.tone and not cell.note:
+        shown = f"<span class={cell.tone}>{shown}</span>"
+    if cell.note:
+        tone = f" class={cell.tone}" if cell.tone else ""
+        shown += f"<small{tone}>{escape(text.plain(cell.note))}</small>"
+    return shown
 
 
 def _markdown_cell(cell: Cell) -> str:

@@ -9,17 +9,36 @@
   const count = form.querySelector("output");
   const control = (name) => form.elements.namedItem(name);
   const valueOf = (name) => (control(name) ? control(name).value : "");
+  const measures = ["output_tok_s", "ttft_ms_p50", "tpot_ms_p50"];
+  const keys = new Map(rows.map((row) => [row, keysOf(row)]));
   const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
   let descending = false;
 
-  // Figures of a point that no ranking counts are not among a row's keys, so they sort last.
+  // What a row is sorted by: its texts, the share of right answers, and the figures of its points.
+  // Those that no ranking counts are not among them, so they sort last.
+  function keysOf(row) {
+    const found = {};
+    ["name", "status", "format", "backend", "right"].forEach((name, index) => {
+      const text = row.cells[index].firstChild.textContent.trim();
+      if (text !== "–") found[name] = text;
+    });
+    if (found.right) found.right = found.right.split("/").reduce((right, asked) => right / asked);
+    for (const point of row.dataset.figures.split(" ").filter(Boolean)) {
+      const [level, figures] = point.split(":");
+      figures.split(",").forEach((figure, index) => {
+        if (figure) found[`${measures[index]}-${level}`] = Number(figure);
+      });
+    }
+    return found;
+  }
+
   function compare(a, b, key) {
-    const left = a.dataset[key];
-    const right = b.dataset[key];
+    const left = keys.get(a)[key];
+    const right = keys.get(b)[key];
     if (left === undefined || right === undefined) {
       return (left === undefined) - (right === undefined);
     }
-    const order = isNaN(left) || isNaN(right) ? left.localeCompare(right) : left - right;
+    const order = typeof left === "string" ? left.localeCompare(right) : left - right;
     return descending ? -order : order;
   }
 
@@ -48,8 +67,8 @@
     count.textContent = `${shown} of ${rows.length}`;
   }
 
-  // More tokens per second is better; less of anything else.
-  const bestFirst = (key) => key.startsWith("output");
+  // More tokens per second and more right answers are better; less of anything else.
+  const bestFirst = (key) => key.startsWith("output") || key === "right";
 
   for (const heading of table.tHead.rows[0].cells) {
     const button = document.createElement("button");
@@ -72,6 +91,15 @@
     }
   }
   document.documentElement.classList.add("labelled");
+
+  const chapters = document.querySelector("nav");
+  for (const section of document.querySelectorAll("section[data-chapter]")) {
+    const link = document.createElement("a");
+    link.href = `#${section.id}`;
+    link.textContent = section.dataset.chapter;
+    chapters.append(link);
+  }
+  chapters.hidden = false;
 
   function openTarget() {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
