@@ -131,7 +131,15 @@ def _backend(plan_: Document) -> list[str]:
             f"- by itself this build takes {own['backend']} (known here: {own['known']}): "
             + own["why"]
         )
-    return [*lines, *(f"- source: {source}" for source in experts["source"])]
+    lines += [f"- source: {source}" for source in experts["source"]]
+    return [*lines, *(_attention(each) for each in [plan_["backend"].get("attention")] if each)]
+
+
+def _attention(attention: Document) -> str:
+    return (
+        f"- attention ({attention['format']} KV cache): {attention['chosen']} "
+        f"(known: {attention['known']}): {attention['why'] or 'nothing is known of it'}"
+    )
 
 
 def _memory(fit: Document) -> str:

@@ -346,6 +346,8 @@ def test_where_nothing_is_asked_the_table_decides():
     document = planned(SEED, format=NVFP4_DSV4, machine=PRO_6000)
     assert document["argv"][document["argv"].index("--moe-runner-backend") + 1] == "marlin"
     assert decided_by(document, "moe-runner-backend") == "table"
+    why = next(f["why"] for f in document["flags"] if f["flag"] == "moe-runner-backend")
+    assert why.startswith("row dsv4-nvfp4-marlin, recommended: ")
     experts = document["backend"]["experts"]
     assert (experts["asked"], experts["chosen"]) == ("auto", "marlin")
     assert experts["automatic"]["backend"] == "flashinfer_trtllm_routed"
@@ -553,8 +555,11 @@ def test_parallelism_needs_gpus(flag):
         (
             {"attention-backend": "trtllm_mha", "kv-cache-dtype": "fp8_e4m3"},
             PRO_6000,
-            "unsupported-kv-cache",
+            "known-bad-backend",
         ),
+        ({"attention-backend": "fa3"}, PRO_6000, "known-bad-backend"),
+        ({"prefill-attention-backend": "fa3"}, B200, "known-bad-backend"),
+        ({"attention-backend": "triton"}, NONE, "known-bad-backend"),
         ({"quantization": "nvfp4_online"}, H200, "unsupported-quantization"),
         (
             {"quantization": "fp8", "moe-runner-backend": "flashinfer_cutlass"},
@@ -593,14 +598,55 @@ def test_traps_are_warnings(server, entry, class_):
     assert class_ not in classes(planned(SEED, format=NVFP4_DSV4, machine=PRO_6000))
 
 
+GLM = NVFP4_DSV4 | {
+    "architecture": "GlmMoeDsaForCausalLM",
+    "model": {**DSV4_FLASH, "kv_lora_rank": 512, "head_dim": 64},
+}
+
+
 def test_sparse_attention_on_sm120():
-    glm = NVFP4_DSV4 | {"architecture": "GlmMoeDsaForCausalLM"}
-    assert "sparse-attention-backend" in classes(planned(SEED, format=glm, machine=PRO_6000))
-    named = {**SEED, "dsa-prefill-backend": "flashmla_sparse"}
-    assert "sparse-attention-backend" not in classes(planned(named, format=glm, machine=PRO_6000))
-    june = engine_of(**WITH_PR)
-    document = planned(SEED, format=NVFP4_DSV4, engine=june, machine=PRO_6000)
-    assert "slow-attention" in classes(document)
+    """By itself the build takes kernels for SM100; 0.5.23 has others for GLM and an 8-bit cache."""
+    document = planned(SEED, format=GLM, machine=PRO_6000)
+    sparse = document["backend"]["sparse-attention"]
+    assert (sparse["chosen"], sparse["format"]) == ("flashinfer_sparse_mla", "fp8")
+    assert "--dsa-decode-backend flashinfer_sparse_mla" in " ".join(document["argv"])
+    assert "--dsa-prefill-backend flashinfer_sparse_mla" in " ".join(document["argv"])
+    early = planned(SEED, format=GLM, engine=engine_of("0.5.16"), machine=PRO_6000)
+    assert early["reason"]["class"] == "known-bad-backend"
+    assert "Unsupported architecture" in early["reason"]["message"]
+    asked = {**SEED, "dsa-prefill-backend": "trtllm", "dsa-decode-backend": "trtllm"}
+    assert planned(asked, format=GLM, machine=PRO_6000)["status"] == "refused"
+    assert planned(asked, format=GLM, machine=B200)["status"] == "ok"
+
+
+def test_attention_is_left_to_a_build_that_chooses_well():
+    """And what is asked, chosen and known of it stands in the plan."""
+    document = planned({}, machine=H200)
+    attention = document["backend"]["attention"]
+    assert (attention["chosen"], attention["known"]) == ("fa3", "works")
+    assert attention["automatic"]["backend"] == "fa3"
+    assert not any("attention-backend" in word for word in document["argv"])
+    cpu = planned({})["backend"]["attention"]
+    assert (cpu["chosen"], cpu["known"]) == ("intel_amx", "works")
+
+
+def test_a_backend_for_half_of_attention_is_looked_at_too():
+    server = {"decode-attention-backend": "trtllm_mha", "prefill-attention-backend": "fa3"}
+    early = planned(server, engine=engine_of("0.5.16"), machine=H200)
+    assert early["status"] == "ok"
+    assert set(early["backend"]) == {
+        "experts",
+        "attention",
+        "attention:prefill-attention-backend",
+    }
+    whole = planned({"attention-backend": "trtllm_mha"}, engine=engine_of("0.5.16"), machine=H200)
+    assert "TRTLLM MHA backend for prefill" in whole["reason"]["message"]
+
+
+def test_the_slow_attention_of_june():
+    document = planned(SEED, format=NVFP4_DSV4, engine=engine_of(**WITH_PR), machine=PRO_6000)
+    assert "slow-backend" in classes(document)
+    assert document["backend"]["attention"]["known"] == "starts-but-slow"
 
 
 def test_the_radix_cache_is_noted_where_it_is_on():

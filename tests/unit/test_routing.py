@@ -18,6 +18,11 @@ PARSERS = sorted(Path(__file__).with_name("parsers").glob("*.json"))
 DSV4 = "DeepseekV4ForCausalLM"
 GPT_OSS = "GptOssForCausalLM"
 QWEN = "Qwen3MoeForCausalLM"
+QWEN36 = "Qwen3_5MoeForConditionalGeneration"
+LLAMA = "LlamaForCausalLM"
+V3 = "DeepseekV3ForCausalLM"
+V32 = "DeepseekV32ForCausalLM"
+GLM = "GlmMoeDsaForCausalLM"
 JUNE = "0.5.13.post1"
 
 
@@ -35,6 +40,10 @@ def own_choice(format, gpu, version, *, model=None, module="experts", patches=()
 def test_each_row_can_be_read(row):
     assert row["verdict"] in routing.VERDICTS
     assert row["module"] in (*routing.MODULES, "any")
+    flags = {name for each in TABLE["flags"] for name in names_of(each)}
+    assert set(row.get("for", [])) <= flags
+    if "attention" in row["module"]:
+        assert set(row["formats"]) <= {"bf16", "fp8", "nvfp4"}
     assert row["reason"].strip()
     assert row["source"]
     versions.within(versions.parse("0.5.23"), row.get("sglang"))
@@ -47,12 +56,18 @@ def test_rows_are_told_apart():
     assert len(ids) == len(set(ids))
 
 
+def names_of(row):
+    """The arguments of a row of `flags`, and what 0.5.12 called them."""
+    names = [row["flag"], *row.get("also", [])]
+    return [*names, *(name.replace("dsa-", "nsa-") for name in names)]
+
+
 def test_every_backend_of_the_table_is_one_that_some_release_offers():
     offered = {"auto", "*"}
     for path in PARSERS:
         choices = json.loads(path.read_text())["choices"]
         for row in TABLE["flags"]:
-            offered |= set(choices[row["flag"]])
+            offered |= {name for flag in names_of(row) for name in choices.get(flag) or ()}
     named = {name for row in TABLE["rows"] for name in row["backends"]}
     assert named <= offered | {row["backend"] for row in TABLE["automatic"]}
     assert {row["backend"] for row in TABLE["automatic"]} <= offered
@@ -145,6 +160,42 @@ MATRIX = [
     ("fp8-block", "experts", QWEN, "sm90", "0.5.16", "auto", "recommended"),
     ("mxfp4", "experts", QWEN, "sm90", "0.5.16", "auto", "refuses"),
     ("int4-group", "experts", QWEN, "sm90", "0.5.16", "cutlass", "works"),
+    # Attention, by the format of the KV cache
+    ("bf16", "attention", LLAMA, "sm90", "0.5.23", "fa3", "works"),
+    ("bf16", "attention", QWEN, "sm90", "0.5.16", "triton", "works"),
+    ("bf16", "attention", LLAMA, "sm100", "0.5.23", "trtllm_mha", "works"),
+    ("bf16", "attention", LLAMA, "sm120", "0.5.23", "flashinfer", "works"),
+    ("bf16", "attention", LLAMA, "sm120", "0.5.23", "fa3", "refuses"),
+    ("bf16", "attention", LLAMA, "sm120", "0.5.23", "trtllm_mha", "unknown"),
+    ("fp8", "attention", LLAMA, "sm120", "0.5.23", "trtllm_mha", "refuses"),
+    ("bf16", "attention", LLAMA, "sm120", JUNE, "trtllm_mha", "refuses"),
+    ("bf16", "attention", LLAMA, "sm80", "0.5.23", "trtllm_mha", "refuses"),
+    ("bf16", "attention", LLAMA, "sm80", "0.5.23", "fa3", "works"),
+    ("bf16", "attention", LLAMA, "sm90", "0.5.23", "trtllm_mla", "refuses"),
+    ("bf16", "attention", LLAMA, "sm90", "0.5.23", "torch_native", "starts-but-slow"),
+    ("bf16", "attention", V3, "sm90", "0.5.23", "fa3", "works"),
+    ("bf16", "attention", V3, "sm80", "0.5.23", "fa3", "refuses"),
+    ("bf16", "attention", V3, "sm100", "0.5.23", "trtllm_mla", "works"),
+    ("bf16", "attention", V3, "sm120", "0.5.23", "trtllm_mla", "refuses"),
+    ("bf16", "attention", V3, "sm120", "0.5.23", "triton", "works"),
+    ("bf16", "attention", V3, "sm120", "0.5.23", "cutedsl_mla", "refuses"),
+    ("bf16", "attention", GPT_OSS, "sm90", "0.5.23", "flashinfer", "refuses"),
+    ("bf16", "attention", GPT_OSS, "sm120", "0.5.23", "triton", "works"),
+    ("bf16", "attention", QWEN36, "sm120", "0.5.23", "flashinfer", "works"),
+    ("bf16", "attention", QWEN36, "sm120", "0.5.23", "fa4", "refuses"),
+    ("bf16", "attention", QWEN36, "sm100", "0.5.23", "trtllm_mha", "works"),
+    ("fp8", "attention", DSV4, "sm120", "0.5.23", "dsv4", "works"),
+    ("fp8", "attention", DSV4, "sm120", JUNE, "dsv4", "starts-but-slow"),
+    ("fp8", "attention", DSV4, "sm120", "0.5.23", "triton", "unknown"),
+    ("fp8", "attention", V32, "sm120", "0.5.23", "dsa", "works"),
+    ("fp8", "sparse-attention", V32, "sm120", "0.5.23", "trtllm", "refuses"),
+    ("fp8", "sparse-attention", V32, "sm100", "0.5.23", "trtllm", "works"),
+    ("fp8", "sparse-attention", V32, "sm90", "0.5.23", "flashmla_kv", "works"),
+    ("bf16", "sparse-attention", V32, "sm90", "0.5.23", "fa3", "works"),
+    ("fp8", "sparse-attention", GLM, "sm120", "0.5.23", "flashinfer_sparse_mla", "recommended"),
+    ("fp8", "sparse-attention", V32, "sm120", "0.5.23", "flashinfer_sparse_mla", "unknown"),
+    ("bf16", "attention", QWEN, "cpu", "0.5.23", "torch_native", "works"),
+    ("bf16", "attention", QWEN, "cpu", "0.5.23", "triton", "refuses"),
     # Seen on a CPU with 0.5.23
     ("bf16", "experts", QWEN, "cpu", "0.5.23", "auto", "recommended"),
     ("bf16", "experts", QWEN, "cpu", "0.5.23", "marlin", "works"),
@@ -182,6 +233,23 @@ def test_what_is_known_of_a_combination(format, module, model, gpu, version, bac
         ("mxfp4", "experts", GPT_OSS, "sm120", "0.5.16", "marlin"),
         ("mxfp8", "experts", None, "sm120", "0.5.23", "flashinfer_trtllm"),
         ("bf16", "experts", QWEN, "cpu", "0.5.23", None),
+        # Attention: MLA fa3 on SM90, flashinfer or trtllm_mla on SM100, else triton; MHA trtllm_mha
+        # on SM100, flashinfer on SM120
+        ("bf16", "attention", LLAMA, "sm90", "0.5.23", "fa3"),
+        ("bf16", "attention", LLAMA, "sm100", "0.5.23", "trtllm_mha"),
+        ("bf16", "attention", LLAMA, "sm120", "0.5.23", "flashinfer"),
+        ("bf16", "attention", V3, "sm90", "0.5.23", "fa3"),
+        ("bf16", "attention", V3, "sm100", "0.5.23", "trtllm_mla"),
+        ("bf16", "attention", "MiniCPM3ForCausalLM", "sm100", "0.5.23", "flashinfer"),
+        ("bf16", "attention", V3, "sm120", "0.5.23", "triton"),
+        ("bf16", "attention", GPT_OSS, "sm100", "0.5.23", "trtllm_mha"),
+        ("bf16", "attention", GPT_OSS, "sm90", "0.5.23", "fa3"),
+        ("bf16", "attention", GPT_OSS, "sm120", "0.5.23", "triton"),
+        ("fp8", "attention", DSV4, "sm120", JUNE, "dsv4"),
+        ("fp8", "attention", V32, "sm90", "0.5.23", "dsa"),
+        ("fp8", "sparse-attention", V32, "sm120", "0.5.23", "trtllm"),
+        ("fp8", "sparse-attention", GLM, "sm120", "0.5.23", "flashinfer_sparse_mla"),
+        ("fp8", "sparse-attention", GLM, "sm120", "0.5.16", "trtllm"),
     ],
 )
 def test_what_a_build_takes_by_itself(format, module, model, gpu, version, expected):
@@ -297,6 +365,19 @@ def test_the_command_knows_a_patch(capsys):
         (
             ["--format", "nvfp4", "--gpu", "sm90", "--sglang", "0.5.23", "--module", "expert"],
             "did you mean experts?",
+        ),
+        (
+            [
+                "--format",
+                "nvfp4",
+                "--gpu",
+                "cpu",
+                "--sglang",
+                "0.5.23",
+                "--module",
+                "sparse-attention",
+            ],
+            "--format nvfp4: unknown; known: bf16, fp8",
         ),
     ],
 )

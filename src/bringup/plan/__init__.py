@@ -14,7 +14,7 @@ from typing import Any
 
 from bringup import artifact, routing
 from bringup.artifact import Document, reason
-from bringup.plan import fit
+from bringup.plan import fit, kv
 from bringup.plan.backends import Decision, Target, decide
 from bringup.plan.cost import cost
 from bringup.plan.cost import table as cost_table
@@ -171,6 +171,9 @@ class _Case:
             self.hardware["architecture"],
             self.engine["version"],
             _pull_requests(self.engine["patches"]),
+            kv.stored(self.format, _canonical(self.server), self.hardware["architecture"])
+            if self.format["model"]
+            else None,
         )
 
     @cached_property
@@ -193,10 +196,14 @@ class _Case:
             yield Flag(own, value, "user", f"config: {why}" if why else "config")
 
     def _table_flags(self) -> Iterator[Flag]:
+        known, renamed = self.engine["flags"], self.engine["renamed"]
         for decision in self.decisions:
             if decision.flag:
                 name, value = decision.flag
-                why = f"{decision.document['known']}: {decision.document['why']}"
+                name, _ = arguments.as_this_build_says(name, known, renamed)
+                why = (
+                    f"row {decision.row}, {decision.document['known']}: {decision.document['why']}"
+                )
                 yield Flag(name, value, "table", why)
 
     def _workflow_flags(self, taken: set[str]) -> Iterator[Flag]:
@@ -402,7 +409,7 @@ def _by_module(decisions: Iterable[Decision]) -> Document:
     """Return the decisions by module class; a second format of a class goes by both names."""
     found: Document = {}
     for each in decisions:
-        name = f"{each.module}:{each.document['format']}" if each.module in found else each.module
+        name = f"{each.name}:{each.document['format']}" if each.name in found else each.name
         found[name] = each.document
     return found
 

@@ -13,6 +13,15 @@ DENSE_CLASSES = ("attention", "dense_mlp", "shared_experts", "lm_head")
 """Module classes of linear layers that are no experts."""
 
 
+WORDS = {
+    "experts": "{} experts",
+    "dense": "{} linear layers",
+    "attention": "attention with a {} KV cache",
+    "sparse-attention": "sparse attention with a {} KV cache",
+}
+"""What a module class of the routing table is called, with its format."""
+
+
 @dataclass(frozen=True)
 class Target:
     """The checkpoint, machine and build that a backend is chosen for."""
@@ -26,19 +35,28 @@ class Target:
     version: str | None
     pull_requests: Collection[int]
     """What the build has beyond its version."""
+    kv_cache: str | None = None
+    """Format of the KV cache's numbers; None where there is no question about attention."""
 
     def parts(self) -> Iterator[tuple[str, str]]:
         """Yield (module class of the routing table, format), experts first, each pair once."""
+        yield from self._weights()
+        if self.kv_cache:
+            cache = self.kv_cache if self.kv_cache in ("fp8", "nvfp4") else "bf16"
+            yield "attention", cache
+            if "sparse-attention" in routing.kinds(self.model):
+                yield "sparse-attention", cache
+
+    def _weights(self) -> Iterator[tuple[str, str]]:
         if "experts" in self.formats:
             yield "experts", self.formats["experts"]
         dense = (self.formats[name] for name in DENSE_CLASSES if name in self.formats)
         for format in dict.fromkeys(dense):
             yield "dense", format
 
-    def rank(self, module: str, format: str) -> list[routing.Row]:
-        return routing.rank(
-            format, module, self.model, self.gpu, self.version, patches=self.pull_requests
-        )
+    def rank(self, module: str, format: str, flag: str | None) -> list[routing.Row]:
+        situation = (format, module, self.model, self.gpu, self.version)
+        return routing.rank(*situation, patches=self.pull_requests, flag=flag)
 
     def automatic(self, module: str, format: str) -> routing.Row | None:
         return routing.automatic(
@@ -50,11 +68,14 @@ class Target:
 class Decision:
     """What became of the question for one module class and format."""
 
-    module: str
+    name: str
+    """In the plan: the module class; for further arguments of it, ``class:argument``."""
     document: Document
     """``{asked, chosen, recommended, automatic, known, why, source}`` for the plan."""
     flag: tuple[str, str] | None = None
     """The argument that the table adds."""
+    row: str | None = None
+    """The row of the table that says so."""
     objections: list[Document] = field(default_factory=list)
     warnings: list[Document] = field(default_factory=list)
 
@@ -71,13 +92,29 @@ def decide(
     """
     decisions = []
     for module, format in target.parts():
-        flag = routing.flag(module, format)
-        asked = str(server.get(flag) or routing.AUTO) if flag else routing.AUTO
-        question = _Question(target, module, format, flag, asked, choices.get(flag or "", ()))
-        decision = question.answer()
-        if decision:
-            decisions.append(decision)
+        for place, flag in enumerate(_flags(module, format, server)):
+            name = f"{module}:{flag}" if place else module
+            asked = str(server.get(flag) or routing.AUTO) if flag else routing.AUTO
+            offered = choices.get(flag or "", ())
+            decision = _Question(target, name, module, format, flag, asked, offered).answer()
+            if decision:
+                decisions.append(decision)
     return decisions
+
+
+def _flags(module: str, format: str, server: Mapping[str, Any]) -> list[str | None]:
+    """Return the arguments that are questions for a module class.
+
+    Those for a part of the work only where they are set, and then the one for the whole only if
+    it is set too.
+    """
+    found: list[str | None] = []
+    for row in routing.flags(module, format):
+        parts = [name for name in row["also"] if server.get(name)]
+        if server.get(row["flag"]) or not parts:
+            found.append(row["flag"])
+        found += parts
+    return found or [None]
 
 
 class _Question:
@@ -86,18 +123,20 @@ class _Question:
     def __init__(
         self,
         target: Target,
+        name: str,
         module: str,
         format: str,
         flag: str | None,
         asked: str,
         offered: Collection[str],
     ) -> None:
+        self.name = name
         self.module = module
         self.format = format
         self.flag = flag
         self.asked = asked
         self.gpu = target.gpu
-        self.ranked = target.rank(module, format)
+        self.ranked = target.rank(module, format, flag)
         self.own = target.automatic(module, format)
         self.best = next(
             (
@@ -108,15 +147,13 @@ class _Question:
             ),
             None,
         )
-        self.what = (
-            f"{format} {'experts' if module == 'experts' else 'linear layers'} on {self.gpu}"
-        )
+        self.what = f"{WORDS[module].format(format)} on {self.gpu}"
 
     def answer(self) -> Decision | None:
         """Return the decision, or None where there is nothing to decide and nothing to say."""
         if self.flag is None and not self.ranked:
             return None
-        if self.ranked and all(row["verdict"] in routing.BAD for row in self.ranked):
+        if self._row(routing.AUTO) and all(row["verdict"] in routing.BAD for row in self.ranked):
             return self._nothing_works()
         if self.asked != routing.AUTO:
             return self._as_asked()
@@ -127,11 +164,11 @@ class _Question:
         name = "unsupported-format-on-cpu" if self.gpu == "cpu" else "unsupported-format"
         message = f"{self.what}: {row['reason']}"
         objection = reason(name, message, evidence=row["sources"])
-        return Decision(self.module, self._document(self.asked, row), objections=[objection])
+        return Decision(self.name, self._document(self.asked, row), objections=[objection])
 
     def _as_asked(self) -> Decision:
         row = self._row(self.asked)
-        decision = Decision(self.module, self._document(self.asked, row))
+        decision = Decision(self.name, self._document(self.asked, row))
         if row is None:
             message = f"nothing is known of {self.asked} for {self.what}"
             decision.warnings.append({"class": "unknown-combination", "message": message})
@@ -151,16 +188,16 @@ class _Question:
         """Take the table's best; say it outright unless the build would take it anyway."""
         assert self.best is not None
         chosen = self.best["backend"]
-        decision = Decision(self.module, self._document(chosen, self.best))
+        decision = Decision(self.name, self._document(chosen, self.best))
         builds_own = self.own is not None and self.own["backend"] == chosen
         certain = self.best["verdict"] == "recommended" or not builds_own
         if self.flag and chosen != routing.AUTO and certain:
-            decision.flag = (self.flag, chosen)
+            decision.flag, decision.row = (self.flag, chosen), self.best["row"]
         return decision
 
     def _left_to_build(self) -> Decision:
         own = self._row(self.own["backend"]) if self.own else None
-        decision = Decision(self.module, self._document(routing.AUTO, own))
+        decision = Decision(self.name, self._document(routing.AUTO, own))
         if own and own["verdict"] in routing.BAD:
             message = (
                 f"by itself this build takes {own['backend']} for {self.what}: {own['reason']}"
@@ -173,6 +210,9 @@ class _Question:
                     hint="name another backend; none is known to work",
                 )
             )
+        elif own and own["verdict"] == "starts-but-slow":
+            message = f"{own['backend']} for {self.what}: {own['reason']}"
+            decision.warnings.append({"class": "slow-backend", "message": message})
         elif own is None and self.module == "experts":
             message = f"nothing is known of {self.what}; the choice is left to the build"
             decision.warnings.append({"class": "unknown-combination", "message": message})

@@ -50,6 +50,34 @@ class Cache:
         return max(0, slots // self.slots_per_request)
 
 
+def stored(format: Document, flags: Mapping[str, Any], gpu: str | None) -> str:
+    """Return the format of the numbers in the cache, a key of ``NUMBER_BYTES``.
+
+    Args:
+        format: ``format.json``.
+        flags: server arguments by their canonical names.
+        gpu: ``sm90`` …, where it is known.
+    """
+    asked = str(flags.get("kv-cache-dtype") or "auto")
+    model, special = format["model"], _rules()["attention"].get(format["architecture"], {})
+    if asked.startswith("fp8") or special.get("compressed"):
+        return "fp8"
+    if asked in ("nvfp4", "fp4_e2m1", "fp4_mx_block16"):
+        return "nvfp4"
+    if asked == "auto":
+        if model.get("kv_lora_rank") and model.get("index_head_dim") and _is_blackwell(gpu):
+            return "fp8"
+        declared = (format.get("kv_cache") or {}).get("format")
+        if declared in NUMBER_BYTES:
+            return str(declared)
+    dtype = model.get("dtype")
+    return dtype if dtype in NUMBER_BYTES else "bf16"
+
+
+def _is_blackwell(gpu: str | None) -> bool:
+    return gpu is not None and gpu.startswith("sm") and int(gpu.removeprefix("sm")) >= 100
+
+
 @dataclass(frozen=True)
 class Question:
     """Whose cache, on what."""
@@ -120,24 +148,16 @@ class Question:
             return float((rank + rope) * self._number_bytes())
         # Sparse attention: 8-bit keys of the index beside it, and from Hopper down an 8-bit cache
         # keeps scales and the rotary part in 16 bits.
-        blackwell = self.gpu is not None and int(self.gpu.removeprefix("sm")) >= 100
-        asked = str(self.flags.get("kv-cache-dtype") or "auto")
-        eight_bits = asked.startswith("fp8") or (asked == "auto" and blackwell)
-        if eight_bits:
-            latent = rank + rope if blackwell else rank + rank // 128 * 4 + rope * 2
-        else:
+        if stored(self.format, self.flags, self.gpu) != "fp8":
             latent = (rank + rope) * NUMBER_BYTES["bf16"]
+        elif _is_blackwell(self.gpu):
+            latent = rank + rope
+        else:
+            latent = rank + rank // 128 * 4 + rope * 2
         return float(latent + index + index // 128 * 4)
 
     def _number_bytes(self) -> float:
-        """Return the bytes of one number in the cache."""
-        asked = str(self.flags.get("kv-cache-dtype") or "auto")
-        if asked.startswith("fp8"):
-            return NUMBER_BYTES["fp8"]
-        if asked in ("nvfp4", "fp4_e2m1", "fp4_mx_block16"):
-            return NUMBER_BYTES["nvfp4"]
-        declared = (self.format.get("kv_cache") or {}).get("format") if asked == "auto" else None
-        return NUMBER_BYTES.get(declared or self.model.get("dtype") or "bf16", NUMBER_BYTES["bf16"])
+        return NUMBER_BYTES[stored(self.format, self.flags, self.gpu)]
 
     def _sliding_ratio(self) -> float:
         return float(self.flags.get("swa-full-tokens-ratio") or self.special["sliding_ratio"])

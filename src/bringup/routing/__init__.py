@@ -29,7 +29,9 @@ BAD = frozenset({"starts-but-wrong", "refuses"})
 """A run with such a backend costs time and gives nothing."""
 
 AUTO = "auto"
-MODULES = ("experts", "dense")
+MODULES = ("experts", "dense", "attention", "sparse-attention")
+FULL_ATTENTION = "full-attention"
+"""The group of the models that no group of the table names."""
 
 
 def rank(
@@ -40,23 +42,26 @@ def rank(
     sglang_version: str | None,
     *,
     patches: Collection[int] = (),
+    flag: str | None = None,
 ) -> list[Row]:
     """Return what is known of each backend, the best first.
 
     Args:
-        format: a format as docs/design.md §1 spells it.
-        module_class: ``experts``, or ``dense`` for every other linear layer.
+        format: a format as docs/design.md §1 spells it; for attention that of the KV cache:
+            ``bf16`` (any of 16 bits), ``fp8`` or ``nvfp4``.
+        module_class: one of ``MODULES``; ``dense`` is every linear layer but the experts.
         model_architecture: as ``config.json`` spells it; None is a model that no row names.
         gpu_architecture: ``sm90`` … or ``cpu``.
         sglang_version: None or unreadable means that rows about a range of versions don't count.
         patches: pull requests that the build has beyond its version.
+        flag: the server argument that names the backend, where a module has several.
 
     Returns:
         ``[{backend, verdict, reason, sources, row}]``; backends of equal verdict stand in the order
         of the table, but what the build would take by itself comes before others of its verdict.
     """
     situation = _Situation(
-        format, module_class, model_architecture, gpu_architecture, sglang_version, patches
+        format, module_class, model_architecture, gpu_architecture, sglang_version, patches, flag
     )
     rows = list(situation.matching(_table()["rows"]))
     everything = [row for row in rows if "*" in row["backends"]]
@@ -106,16 +111,23 @@ def backends(architecture: str) -> list[str]:
     return [name for name in dict.fromkeys(named) if name not in ("*", AUTO)]
 
 
-def flag(module_class: str, format: str) -> str | None:
-    """Return the server argument that chooses a module class's backend, or None if none does."""
-    return next(
-        (
-            str(row["flag"])
-            for row in _table()["flags"]
-            if row["module"] == module_class and format in row.get("formats", [format])
-        ),
-        None,
-    )
+def flags(module_class: str, format: str) -> list[Row]:
+    """Return the server arguments that choose a module class's backend: ``[{flag, also}]``.
+
+    ``also`` are other arguments that choose it for a part of the work.
+    """
+    return [
+        {"flag": row["flag"], "also": row.get("also", [])}
+        for row in _table()["flags"]
+        if row["module"] == module_class and format in row.get("formats", [format])
+    ]
+
+
+def kinds(model_architecture: str | None) -> set[str]:
+    """Return the groups of models that an architecture is in, ``full-attention`` if in none."""
+    groups = _table()["models"]
+    found = {name for name, members in groups.items() if model_architecture in members}
+    return found or {FULL_ATTENTION}
 
 
 def architectures() -> list[str]:
@@ -129,9 +141,10 @@ def is_in(architecture: str, names: Iterable[str]) -> bool:
     return any(architecture in groups.get(name, [name]) for name in names)
 
 
-def formats() -> list[str]:
-    """Return the formats that the table has rows for."""
-    return sorted({name for row in _table()["rows"] for name in row["formats"]})
+def formats(module_class: str) -> list[str]:
+    """Return the formats that the table has rows for, of a module class."""
+    rows = (row for row in _table()["rows"] if _speaks_of(row, module_class))
+    return sorted({name for row in rows for name in row["formats"]})
 
 
 def features(sglang_version: str | None, patches: Collection[int] = ()) -> set[str]:
@@ -155,11 +168,13 @@ class _Situation:
         gpu: str,
         version: str | None,
         patches: Collection[int],
+        flag: str | None = None,
     ) -> None:
         self.format = format
         self.module = module
-        self.model = model
+        self.models = {model, *kinds(model)}
         self.gpu = gpu
+        self.flag = flag
         self.version = versions.parse(version)
         self.features = features(version, patches)
 
@@ -171,14 +186,20 @@ class _Situation:
 
     def _matches(self, row: Row) -> bool:
         return (
-            row["module"] in (self.module, "any")
+            _speaks_of(row, self.module)
             and self.format in row["formats"]
-            and self.model in row.get("models", [self.model])
+            and not self.models.isdisjoint(row.get("models", self.models))
+            and (self.flag is None or self.flag in row.get("for", [self.flag]))
             and is_in(self.gpu, row["gpus"])
             and versions.within(self.version, row.get("sglang"))
             and row.get("has") in {None, *self.features}
             and row.get("lacks") not in self.features
         )
+
+
+def _speaks_of(row: Row, module_class: str) -> bool:
+    weights = module_class in ("experts", "dense")
+    return row["module"] == module_class or (weights and row["module"] == "any")
 
 
 def _known_backends(situation: _Situation) -> list[str]:

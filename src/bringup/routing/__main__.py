@@ -10,7 +10,7 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from bringup import routing
 from bringup.routing import versions
@@ -37,11 +37,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bringup.routing", description=__doc__.splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--format", required=True, help="nvfp4, mxfp4, fp8-block, …")
+    parser.add_argument(
+        "--format",
+        required=True,
+        help="nvfp4, mxfp4, fp8-block, …; for attention the KV cache's: bf16, fp8, nvfp4",
+    )
     parser.add_argument("--gpu", required=True, help="sm90, sm120, …, or cpu")
     parser.add_argument("--sglang", required=True, help="version of the build, like 0.5.23")
     parser.add_argument("--architecture", help="the model's, like DeepseekV4ForCausalLM")
-    parser.add_argument("--module", default="experts", help="experts (the default) or dense")
+    parser.add_argument("--module", default="experts", help=f"{', '.join(routing.MODULES)}")
     parser.add_argument(
         "--patch",
         type=int,
@@ -55,16 +59,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _problem(asked: argparse.Namespace) -> str | None:
-    for option, value, known in (
-        ("--format", asked.format, routing.formats()),
-        ("--gpu", asked.gpu, routing.architectures()),
-        ("--module", asked.module, routing.MODULES),
-    ):
+    for option, value, known in _limits(asked):
         if value not in known:
             return f"{option} {value}: {_choose(value, known)}"
     if versions.parse(asked.sglang) is None:
         return f"--sglang {asked.sglang}: is no version; right: 0.5.23, 0.5.13.post1"
     return None
+
+
+def _limits(asked: argparse.Namespace) -> Iterator[tuple[str, str, Collection[str]]]:
+    yield "--module", asked.module, routing.MODULES
+    yield "--format", asked.format, routing.formats(asked.module)
+    yield "--gpu", asked.gpu, routing.architectures()
 
 
 def _choose(value: str, known: Collection[str]) -> str:
