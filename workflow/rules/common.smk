@@ -1,12 +1,13 @@
 # What all rules share: the checked config, the machine, the params and input functions.
 # Each gets its own slice of the config and nothing else, so that an edit elsewhere
 # can't make it run again.
+import math
 import os
 import re
 import sys
 from pathlib import Path
 
-from bringup import hardware, imports, plan, probes, routing
+from bringup import artifact, cluster, hardware, imports, plan, probes, routing
 from bringup.config import SUITES, ConfigError, load, suite_file
 
 CONFIG_FILE = Path("config/experiments.yaml")
@@ -22,18 +23,25 @@ QUANTIZER = [
     "hashes.json",
 ]
 
+
+def planned_for(described):
+    """The machine that experiments are planned for: the config's, the cluster's, else this one."""
+    if described and NODES:
+        raise ConfigError([f"{CONFIG_FILE}: hardware: takes no part on a cluster; remove it"])
+    return NODES.hardware() if NODES else hardware.fingerprint(described)
+
+
 try:
-    if strangers := sorted(set(config) - {"study"}):
+    if strangers := sorted(set(config) - {"study", "nodes"}):
         raise ConfigError([f"--config {name}: unknown; right: study=NAME" for name in strangers])
+    NODES = cluster.load(config["nodes"], file="nodes.yaml") if "nodes" in config else None
     WHOLE = load(
         CONFIG_FILE,
         made=[f"{ARITHMETIC}/{form}" for form in FORMS],
-        backends=lambda described: routing.backends(
-            hardware.fingerprint(described)["architecture"]
-        ),
+        backends=lambda described: routing.backends(planned_for(described)["architecture"]),
     )
     CONFIG = WHOLE.only(config["study"]) if "study" in config else WHOLE
-    HARDWARE = hardware.fingerprint(CONFIG.hardware)  # what experiments are planned for
+    HARDWARE = planned_for(CONFIG.hardware)
     HOST = hardware.fingerprint() if CONFIG.hardware else HARDWARE  # what engines are built on
     for entry in CONFIG.experiments.values():
         probes.load(entry["probes"]["suites"], SUITES)
@@ -41,20 +49,36 @@ try:
 except ValueError as error:
     sys.exit(str(error))
 
+# On a cluster: the kind of node of each experiment, or why none will do.
+KINDS = {
+    name: NODES.choose(entry["requires"], plan.gpus_needed(entry))
+    for name, entry in CONFIG.experiments.items()
+    if NODES
+}
+
 # The screen: experiments whose `requires` this machine can't meet. They get a plan that says so,
 # and what only they need (metadata, engines, readings) is not even asked for.
 SCREENED = {
     name: reason
     for name, entry in CONFIG.experiments.items()
-    if (reason := hardware.screen(entry["requires"], HARDWARE))
+    if (
+        reason := (
+            cluster.refusal(KINDS[name]) if NODES else hardware.screen(entry["requires"], HARDWARE)
+        )
+    )
 }
 RUNNABLE = [name for name in CONFIG.experiments if name not in SCREENED]
+
+# What one Slurm job makes is tried again on its node, not as a whole.
+SENDS = NODES is not None and "BRINGUP_ON_NODE" not in os.environ
+FETCH_RETRIES = 0 if SENDS else 2
 
 # Jobs hand this to the processes that they leave behind, which end with this one.
 os.environ.update(BRINGUP_OWNER=str(os.getpid()))
 
-workflow.global_resources.setdefault("gpu", len(HARDWARE["gpus"]))
-workflow.global_resources.setdefault("cpu_server", 1)
+if not SENDS:
+    workflow.global_resources.setdefault("gpu", len(HARDWARE["gpus"]))
+    workflow.global_resources.setdefault("cpu_server", 1)
 
 
 def one_of(names):
@@ -67,6 +91,7 @@ wildcard_constraints:
     engine=one_of(CONFIG.engines),
     concurrency=r"[1-9]\d*",
     boot=r"[2-9]|[1-9]\d+",
+    node=one_of(NODES.kinds if NODES else []),
 
 
 def code(stage):
@@ -117,8 +142,57 @@ def gpus(wildcards):
 
 
 def cpu_server(wildcards):
-    """Resource function: without GPUs, one job at a time uses a server."""
-    return 0 if HARDWARE["gpus"] else 1
+    """Resource function: without GPUs, and on a cluster's node, one job at a time uses a server."""
+    return 0 if HARDWARE["gpus"] and not NODES else 1
+
+
+def hardware_of(wildcards):
+    """Input function: what the experiment is planned for."""
+    kind = KINDS.get(wildcards.experiment)
+    if wildcards.experiment in SCREENED or kind is None:
+        return "results/hardware.json"
+    return f"results/hardware/{kind.name}.json"
+
+
+def on_node(stage):
+    """Resources of a stage where jobs are sent to a cluster: its node, and the seconds it takes."""
+    if not NODES:
+        return {}
+
+    def seconds(wildcards, input):
+        entry = CONFIG.experiments[wildcards.experiment]
+        return math.ceil(plan.seconds(artifact.read(input.plan), stage, entry["sweep"]))
+
+    def load_s(wildcards, input):
+        return math.ceil(plan.seconds(artifact.read(input.plan), "load", {}))
+
+    return {
+        "node": lambda wildcards: KINDS[wildcards.experiment].name,
+        "seconds": seconds,
+        **({"load_s": load_s} if stage != "weights" else {}),
+    }
+
+
+def users_of(wildcards):
+    """The experiments that can run and share what a job makes, by its wildcards."""
+    asked = {key: value for key, value in wildcards.items() if key in ("checkpoint", "engine")}
+    every = [CONFIG.experiments[name] for name in RUNNABLE]
+    return [entry for entry in every if asked.items() <= entry.items()] or every
+
+
+def on_shared_node(seconds):
+    """Resources of a job for several experiments: a node of a kind that one of them runs on."""
+    if not NODES:
+        return {}
+
+    def kind(wildcards):
+        return KINDS[users_of(wildcards)[0]["name"]]
+
+    return {
+        "node": lambda wildcards: kind(wildcards).name,
+        "seconds": seconds,
+        "gpu": lambda wildcards: min(1, len(kind(wildcards).hardware["gpus"])),
+    }
 
 
 def points_of(name):

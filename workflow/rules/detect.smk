@@ -6,6 +6,7 @@ rule detect:
     log:
         "results/checkpoints/{checkpoint}/logs/detect.log",
     priority: 5
+    localrule: True
     conda:
         "../../envs/workflow.yaml"
     params:

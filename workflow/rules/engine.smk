@@ -8,6 +8,8 @@ rule engine:
     priority: 5
     conda:
         "../../envs/workflow.yaml"
+    resources:
+        **on_shared_node(3600),
     params:
         code=code("engine"),
         entry=lambda wildcards: CONFIG.engines[wildcards.engine],

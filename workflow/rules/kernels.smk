@@ -13,6 +13,7 @@ rule kernels:
     conda:
         "../../envs/workflow.yaml"
     resources:
+        **on_node("kernels"),
         gpu=gpus,
         cpu_server=cpu_server,
     params:

@@ -15,6 +15,7 @@ rule launch:
     conda:
         "../../envs/workflow.yaml"
     resources:
+        **on_node("launch"),
         gpu=gpus,
         cpu_server=cpu_server,
     params:

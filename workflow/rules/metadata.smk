@@ -7,6 +7,7 @@ rule metadata:
         "results/checkpoints/{checkpoint}/logs/metadata.log",
     priority: 5
     retries: 2
+    localrule: True
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -1,6 +1,6 @@
 rule plan:
     input:
-        hardware="results/hardware.json",
+        hardware=hardware_of,
         format=of_checkpoint("format"),
         engine=of_engine,
         reading=reading_of,
@@ -9,6 +9,7 @@ rule plan:
     log:
         "results/experiments/{experiment}/logs/plan.log",
     priority: 5
+    localrule: True
     conda:
         "../../envs/workflow.yaml"
     params:
@@ -38,6 +39,7 @@ rule plans:
         "results/plans.md",
     log:
         "results/logs/plans.log",
+    localrule: True
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -13,6 +13,7 @@ rule point:
     conda:
         "../../envs/workflow.yaml"
     resources:
+        **on_node("point"),
         gpu=gpus,
         cpu_server=cpu_server,
     params:

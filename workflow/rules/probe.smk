@@ -13,6 +13,7 @@ rule probe:
     conda:
         "../../envs/workflow.yaml"
     resources:
+        **on_node("probe"),
         gpu=gpus,
         cpu_server=cpu_server,
     params:

@@ -13,6 +13,8 @@ rule quantize:
     priority: 5
     conda:
         "../../envs/workflow.yaml"
+    resources:
+        **on_shared_node(1200),
     params:
         code=code("quantize"),
         folder=lambda wildcards, input: str(Path(input.weights).parents[1]),

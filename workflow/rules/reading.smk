@@ -10,6 +10,8 @@ rule reading:
     priority: 5
     conda:
         "../../envs/workflow.yaml"
+    resources:
+        **on_shared_node(600),
     params:
         code=code("reading"),
     script:

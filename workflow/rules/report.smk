@@ -10,6 +10,7 @@ rule report:
         "results/points.jsonl",
     log:
         "results/logs/report.log",
+    localrule: True
     conda:
         "../../envs/workflow.yaml"
     params:

@@ -7,9 +7,11 @@ rule weights:
     log:
         "results/experiments/{experiment}/logs/weights.log",
     priority: 5
-    retries: 2
+    retries: FETCH_RETRIES
     conda:
         "../../envs/workflow.yaml"
+    resources:
+        **on_node("weights"),
     params:
         code=code("weights"),
     script:

@@ -16,7 +16,7 @@ from bringup import artifact, routing
 from bringup.artifact import Document, reason
 from bringup.plan import fit, kv
 from bringup.plan.backends import Decision, Target, decide
-from bringup.plan.cost import cost
+from bringup.plan.cost import cost, seconds
 from bringup.plan.cost import table as cost_table
 from bringup.plan.spread import Spread
 from bringup.plan.sweep import largest_concurrency
@@ -32,6 +32,7 @@ __all__ = [
     "largest_concurrency",
     "plan",
     "screened",
+    "seconds",
     "sweep_warnings",
 ]
 

@@ -56,7 +56,7 @@ def cost(
             fetched.add(plan["checkpoint"])
     running = [row for row in rows if row["status"] == "ok"]
     fetch = sum(row["fetch_bytes"] or 0 for row in running)
-    seconds = sum(row["seconds"] for row in running) + fetch / FETCH_BYTES_PER_S
+    whole = sum(row["seconds"] for row in running) + fetch / FETCH_BYTES_PER_S
     return {
         "experiments": rows,
         "fetch_bytes": fetch,
@@ -65,8 +65,29 @@ def cost(
         ),
         "engines": sorted({plan["engine"] for plan in plans if plan["status"] == "ok"}),
         "loads": sum(sweeps[row["experiment"]]["boots"] for row in running),
-        "minutes": round(seconds / 60, 1),
+        "minutes": round(whole / 60, 1),
     }
+
+
+def seconds(plan: Document, stage: str, sweep: Mapping[str, Any]) -> float:
+    """Return how long a stage of an experiment is estimated to take, its server apart.
+
+    Args:
+        plan: ``plan.json``; what won't run takes no time.
+        stage: ``weights``, ``load`` (of the server), ``launch``, ``probe``, ``point`` (one level),
+            ``kernels``.
+        sweep: ``{repeats, min_seconds}``, for ``point``.
+    """
+    if plan["status"] != "ok":
+        return 0.0
+    size = plan["weights_bytes"] or 0
+    if stage == "weights":
+        return float(size / FETCH_BYTES_PER_S)
+    if stage == "load":
+        return float(LOAD_S[plan["device"]] + size / READ_BYTES_PER_S)
+    if stage == "point":
+        return float(sweep["repeats"] * sweep["min_seconds"] + LEVEL_EXTRA_S)
+    return PROBE_S
 
 
 def table(cost: Document) -> str:
@@ -103,20 +124,18 @@ def _row(
         return {**row, "fetch_bytes": 0, "load_s": None, "seconds": None, "from": None}
     size, boots = plan["weights_bytes"], sweeps[name]["boots"]
     load = loads_s.get(name)
-    guess = LOAD_S[plan["device"]] + (size or 0) / READ_BYTES_PER_S
-    ready = guess if load is None else load
+    ready = seconds(plan, "load", {}) if load is None else load
     return {
         **row,
         "fetch_bytes": 0 if plan["checkpoint"] in fetched else size,
         "load_s": round(ready, 1),
-        "seconds": round(PROBE_S + boots * (ready + _sweep_s(sweeps[name])), 1),
+        "seconds": round(PROBE_S + boots * (ready + _sweep_s(plan, sweeps[name])), 1),
         "from": "estimated" if load is None else "an earlier run",
     }
 
 
-def _sweep_s(sweep: Mapping[str, Any]) -> float:
-    each = sweep["repeats"] * sweep["min_seconds"] + LEVEL_EXTRA_S
-    return float(len(sweep["concurrency"]) * each)
+def _sweep_s(plan: Document, sweep: Mapping[str, Any]) -> float:
+    return len(sweep["concurrency"]) * seconds(plan, "point", sweep)
 
 
 def _size(row: Document) -> str:
