@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,6 +66,11 @@ def read(path: str | os.PathLike[str]) -> Document:
     if not isinstance(loaded, dict):
         raise ValueError(f"{path}: holds a {type(loaded).__name__}, not an object")
     return loaded
+
+
+def read_each(paths: Mapping[str, str], *names: str) -> list[Document]:
+    """Read those of ``paths`` that are named, in that order; raises like `read`."""
+    return [read(paths[name]) for name in names]
 
 
 def write(path: str | os.PathLike[str], document: Document) -> None:

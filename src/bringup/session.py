@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from bringup import engine, evidence, serving
+from bringup import artifact, engine, evidence, serving
 from bringup.artifact import Document
 from bringup.engine import worker
 from bringup.load.point import Bench
@@ -36,6 +37,43 @@ def of(
     log_dir = folder if boot == 1 else folder / f"boot{boot}"
     with serving.lease(spec, log_dir=log_dir) as leased:
         yield leased
+
+
+def served(
+    schema: str,
+    work: Callable[[serving.Boot], Document],
+    plan: Document,
+    weights: Document,
+    build: Document,
+    *,
+    folder: Path,
+    boot: int = 1,
+    **who: Any,
+) -> Document:
+    """Return the document that ``work`` makes of an experiment's server.
+
+    A server that fails is a result: its document says so, and keeps what ``work`` had made.
+
+    Args:
+        schema: the document's.
+        work: is given the server, ready, and for this job alone.
+        plan: as for `of`.
+        weights: as for `of`.
+        build: as for `of`.
+        folder: as for `of`.
+        boot: as for `of`.
+        who: what the document says in any case.
+
+    Raises:
+        OSError: something that says nothing about the experiment.
+    """
+    document = artifact.document(schema, **who)
+    try:
+        with of(plan, weights, build, folder=folder, boot=boot) as leased:
+            document = work(leased)
+    except serving.ServerFailed as failure:
+        document |= {"status": "failed", "reason": explained(failure), "boot": failure.boot}
+    return document
 
 
 def retire(plan: Document, weights: Document) -> None:

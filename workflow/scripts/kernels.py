@@ -3,27 +3,23 @@
 import tempfile
 from pathlib import Path
 
-from bringup import artifact, evidence, serving, session
+from bringup import artifact, evidence, session
 from bringup.joblog import logged
 
 
 def main(snakemake):
-    experiment, output = snakemake.wildcards.experiment, Path(snakemake.output[0])
-    plan, weights, server, probe = (
-        artifact.read(snakemake.input[name]) for name in ("plan", "weights", "server", "probe")
+    output, experiment = Path(snakemake.output[0]), snakemake.wildcards.experiment
+    plan, weights, server, probe = artifact.read_each(
+        snakemake.input, "plan", "weights", "server", "probe"
     )
     if cause := artifact.stopping(plan, weights, server, probe):
-        artifact.write(
-            output, artifact.skipped(evidence.KERNELS_SCHEMA, cause, experiment=experiment)
-        )
+        skipped = artifact.skipped(evidence.KERNELS_SCHEMA, cause, experiment=experiment)
+        artifact.write(output, skipped)
         return
-    build = artifact.read(snakemake.input.engine)
-    try:
-        with (
-            session.of(plan, weights, build, folder=output.parent) as boot,
-            tempfile.TemporaryDirectory(prefix="bringup-traces-") as traces,
-        ):
-            document = evidence.take_kernels(
+
+    def profile(boot):
+        with tempfile.TemporaryDirectory(prefix="bringup-traces-") as traces:
+            return evidence.take_kernels(
                 boot.endpoint,
                 server,
                 experiment=experiment,
@@ -33,11 +29,17 @@ def main(snakemake):
                 concurrency=snakemake.params.kernels["concurrency"],
                 ranks=plan["gpus"],
             )
-        session.retire(plan, weights)  # profiling may slow the server down for good
-    except serving.ServerFailed as failure:
-        document = artifact.document(
-            evidence.KERNELS_SCHEMA, "failed", session.explained(failure), experiment=experiment
-        )
+
+    document = session.served(
+        evidence.KERNELS_SCHEMA,
+        profile,
+        plan,
+        weights,
+        artifact.read(snakemake.input.engine),
+        folder=output.parent,
+        experiment=experiment,
+    )
+    session.retire(plan, weights)  # profiling may slow the server down for good
     artifact.write(output, document)
 
 

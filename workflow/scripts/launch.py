@@ -21,7 +21,7 @@ FOREIGN = "{} changes results and is set outside the config; it belongs into env
 
 def main(snakemake):
     experiment, folder = snakemake.wildcards.experiment, Path(snakemake.output.server).parent
-    planned, weights = artifact.read(snakemake.input.plan), artifact.read(snakemake.input.weights)
+    planned, weights = artifact.read_each(snakemake.input, "plan", "weights")
     if cause := artifact.stopping(planned, weights):
         skipped = artifact.skipped(evidence.SCHEMA, cause, experiment=experiment)
         artifact.write_text(snakemake.output.script, command.refusal(skipped["reason"]))
@@ -29,9 +29,6 @@ def main(snakemake):
         return
     if snakemake.params.described:
         raise OSError("`hardware:` in the config describes another machine; ask for plans only")
-    artifact.write_text(
-        snakemake.output.script, command.script(planned, weights["snapshot"], folder)
-    )
     build = artifact.read(snakemake.input.engine)
     started = made.now()
     foreign = plan.foreign_environment(os.environ)
@@ -67,6 +64,9 @@ def main(snakemake):
             reason=session.explained(failure),
             log=failure.log,
         )
+    artifact.write_text(
+        snakemake.output.script, command.script(planned, weights["snapshot"], folder)
+    )
     document["live"] |= {"made": made.since(started)}
     artifact.write(snakemake.output.server, document)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bringup import artifact, made, paths, probes, serving, session
+from bringup import artifact, made, paths, probes, session
 from bringup.joblog import logged
 from bringup.load import point
 from bringup.load.workload import Workload
@@ -16,48 +16,46 @@ def main(snakemake, log):
         "experiment": snakemake.wildcards.experiment,
         "concurrency": int(snakemake.wildcards.concurrency),
     }
-    plan, weights, probe = (
-        artifact.read(snakemake.input[name]) for name in ("plan", "weights", "probe")
-    )
+    plan, weights, probe = artifact.read_each(snakemake.input, "plan", "weights", "probe")
     if cause := artifact.stopping(plan, weights, probe) or unwanted(probe, asked["when_wrong"]):
         artifact.write(output, artifact.skipped(point.SCHEMA, cause, **who))
         return
     build = artifact.read(snakemake.input.engine)
-
     started = made.now()
     bench = session.client(build, log=log.with_suffix(".client.log"))
-    document = artifact.document(point.SCHEMA, **who)
-    try:
-        with session.of(plan, weights, build, folder=output.parents[1], boot=number) as boot:
-            document = point.measure(
-                who["experiment"],
-                point.Target(
-                    boot=boot.id,
-                    url=boot.url,
-                    model=str(paths.actual(weights["snapshot"])),
-                    log=boot.log,
-                    api_key=boot.endpoint.api_key,
-                    gpus=boot.gpus,
-                    number=number,
-                ),
-                Workload(
-                    concurrency=who["concurrency"],
-                    input_tokens=sweep["input_tokens"],
-                    output_tokens=sweep["output_tokens"],
-                    min_seconds=sweep["min_seconds"],
-                ),
-                point.Gate(
-                    probes.load(asked["suites"], Path(snakemake.input.suites[0]).parent),
-                    probes.Thresholds(asked["pass_share"], asked["degraded_share"]),
-                    timeout_s=asked["timeout_s"],
-                    measure_wrong=asked["when_wrong"] == "run",
-                ),
-                repeats=sweep["repeats"],
-                bench=bench,
-                folder=log.parent,
-            )
-    except serving.ServerFailed as failure:  # what was measured before is kept
-        document |= {"status": "failed", "reason": session.explained(failure)}
+
+    def measure(boot):
+        return point.measure(
+            who["experiment"],
+            point.Target(
+                boot=boot.id,
+                url=boot.url,
+                model=str(paths.actual(weights["snapshot"])),
+                log=boot.log,
+                api_key=boot.endpoint.api_key,
+                gpus=boot.gpus,
+                number=number,
+            ),
+            Workload(
+                concurrency=who["concurrency"],
+                input_tokens=sweep["input_tokens"],
+                output_tokens=sweep["output_tokens"],
+                min_seconds=sweep["min_seconds"],
+            ),
+            point.Gate(
+                probes.load(asked["suites"], Path(snakemake.input.suites[0]).parent),
+                probes.Thresholds(asked["pass_share"], asked["degraded_share"]),
+                timeout_s=asked["timeout_s"],
+                measure_wrong=asked["when_wrong"] == "run",
+            ),
+            repeats=sweep["repeats"],
+            bench=bench,
+            folder=log.parent,
+        )
+
+    document = session.served(
+        point.SCHEMA, measure, plan, weights, build, folder=output.parents[1], boot=number, **who
+    )
     artifact.write(output, document | {"made": made.since(started)})
 
 
