@@ -62,6 +62,8 @@ def test_an_interpreter_as_it_is(python, tmp_path):
     assert document["choices"]["moe-runner-backend"] == ["auto", "marlin", "triton"]
     assert {"tp", "tensor-parallel-size", "model-path"} <= set(document["flags"])
     assert document["pythonpath"] == []
+    assert document["packages"]["sglang"] == "0.5.23"
+    assert document["torch_cuda"] is None, "it has no torch"
     assert document["renamed"] == {"cuda-graph-max-bs": "cuda-graph-max-bs-decode"}
     assert document["removed"]["torchao-config"] is None
 

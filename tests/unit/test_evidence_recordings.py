@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 
 from bringup.evidence import examine
+from bringup.evidence.rules import table
 from bringup.paths import PROJECT
 
 RECORDINGS = PROJECT.parent / "shared/recordings"
@@ -126,3 +127,26 @@ def test_outcomes(name: str, class_: str | None) -> None:
 def test_experts(name: str, expected: tuple[str | None, ...]) -> None:
     row = examined(name)["backends"]["experts"]
     assert (row["asked"], row["used"], row["verdict"]) == expected
+
+
+def test_fields_marked_as_recorded_are_in_what_the_servers_said() -> None:
+    """And none is that the servers of such a version did not tell."""
+    told = {
+        version: [
+            json.loads(path.read_text())
+            for path in (RECORDINGS / folder).rglob("*.server_info.json")
+        ]
+        for version, folder in (("0.5.16", H200), ("0.5.23", CPU))
+    }
+    assert {version: len(documents) for version, documents in told.items()} == {
+        "0.5.16": 12,
+        "0.5.23": 3,
+    }
+    for row in table("resolved_fields")["fields"]:
+        for name, known in row["names"].items():
+            said = [
+                version
+                for version, documents in told.items()
+                if all(name in each or name in each["internal_states"][0] for each in documents)
+            ]
+            assert said == known.get("recorded", []), name

@@ -103,6 +103,43 @@ def test_the_figures_of_a_boot() -> None:
     assert document["versions"] == {"sglang": "0.5.16"}
 
 
+PACKAGES = {
+    "torch": "2.14.1",
+    "triton": "3.8.0",
+    "nvidia-nccl-cu13": "2.30.7",
+    "sglang-kernel": "0.4.10",
+    "flashinfer-python": "0.7.2",
+    "flash-attn-4": "4.0.0b36",
+    "torchcodec": "0.17.0",
+    "requests": "2.33.0",
+}
+
+
+def test_versions_of_all_that_decides_which_kernels_run(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("[2026-06-17 20:48:01] The server is fired up and ready to roll!\n")
+    known = {"cuda": "13.0", "driver": "580.95.05", "driver_cuda": "13.0", "tree": None}
+    facts: dict[str, Any] = {
+        "experiment": "x",
+        "plan": plan(),
+        "boot": "b-1",
+        "argv": [],
+        "gpus": [],
+        "log": log,
+        "versions": known,
+        "packages": PACKAGES,
+    }
+    started = checked(
+        server_document(
+            **facts, load_s=1, server_info={"version": "0.5.23"}, model_info={}, live={}
+        )
+    )
+    failed = checked(failed_document(**facts, reason=diagnose(log)))
+    counting = {name: PACKAGES[name] for name in PACKAGES if name not in ("torchcodec", "requests")}
+    assert started["versions"] == {"sglang": "0.5.23", **known, **counting}
+    assert failed["versions"] == {"sglang": None, **known, **counting}
+
+
 def test_a_server_on_a_cpu() -> None:
     document = boot_of("cpu-0.5.23-bf16", plan(max_total_tokens=8192, max_running_requests=16))
     assert document["differences"] == []

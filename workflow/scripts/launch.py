@@ -32,10 +32,18 @@ def main(snakemake):
     build = artifact.read(snakemake.input.engine)
     started = made.now()
     foreign = plan.foreign_environment(os.environ)
+    machine = hardware.fingerprint()
     facts = {
         "experiment": experiment,
         "plan": planned,
         "environment": {**foreign, **planned["env"]},
+        "versions": {
+            "tree": build["tree"],
+            "cuda": build["torch_cuda"],
+            "driver": machine["driver"],
+            "driver_cuda": machine["cuda"],
+        },
+        "packages": build["packages"],
     }
     try:
         with session.of(planned, weights, build, folder=folder) as boot:
@@ -49,7 +57,6 @@ def main(snakemake):
                 model_info=boot.model_info,
                 log=boot.log,
                 live=hardware.live(boot.gpus),
-                versions={"tree": build["tree"]},
             )
         document["warnings"] += [
             {"class": "foreign-environment", "message": FOREIGN.format(name), "line": name}

@@ -128,6 +128,8 @@ _NOT_INSPECTED: Document = {
     "file": None,
     "tree": None,
     "freeze": None,
+    "packages": {},
+    "torch_cuda": None,
     "choices": {},
     "flags": [],
     "renamed": {},
@@ -167,7 +169,7 @@ def _proven(document: Document, answer: Document, built: assembly.Assembly) -> D
     file = Path(answer["file"])
     proven = {
         **document,
-        **{key: answer[key] for key in ("version", "tree", "freeze", "choices", "flags")},
+        **{key: answer[key] for key in _TOLD},
         "file": paths.portable(file),
         "renamed": renamed(answer["flags"]),
         "removed": removed(answer["flags"]),
@@ -186,6 +188,10 @@ def _proven(document: Document, answer: Document, built: assembly.Assembly) -> D
         )
         return {**proven, "status": "failed", "reason": cause}
     return proven
+
+
+_TOLD = ("version", "tree", "freeze", "packages", "torch_cuda", "choices", "flags")
+"""What a document takes from its interpreter's answer as it is."""
 
 
 def renamed(flags: Collection[str]) -> dict[str, str]:

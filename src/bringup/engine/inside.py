@@ -50,7 +50,7 @@ CONFIG_FIELDS = ("group_size", "kv_cache_quant_algo", "kv_cache_scheme", "weight
 
 
 def inspect(request: dict[str, Any]) -> dict[str, Any]:
-    """Tell version, place, tree hash, packages, accepted choices and flags of this build."""
+    """Tell version, place, tree hash, packages, CUDA, accepted choices and flags of this build."""
     import sglang
     from sglang.srt.server_args import ServerArgs
 
@@ -68,11 +68,14 @@ def inspect(request: dict[str, Any]) -> dict[str, Any]:
         if action.choices
     }
     root = Path(sglang.__file__).parent
+    installed = packages()
     return {
         "version": sglang.__version__,
         "file": sglang.__file__,
         "tree": tree_hash(root),
-        "freeze": freeze_hash(),
+        "freeze": freeze_hash(installed),
+        "packages": installed,
+        "torch_cuda": torch_cuda(),
         "choices": {flag: values for flag, values in choices.items() if values},
         "flags": sorted(set(flags) - {"help"}),
         "markers": [has_marker(root, each) for each in request["markers"]],
@@ -88,13 +91,25 @@ def tree_hash(root: Path) -> str:
     return tree.hexdigest()
 
 
-def freeze_hash() -> str:
+def packages() -> dict[str, str]:
+    """Return all installed packages with their versions; of two of one name, the one imported."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"].lower().replace("_", "-")
+        found.setdefault(name, distribution.version)
+    return dict(sorted(found.items()))
+
+
+def freeze_hash(installed: dict[str, str]) -> str:
     """Return the SHA-256 of the sorted ``name==version`` lines of all installed packages."""
-    lines = {
-        f"{distribution.metadata['Name'].lower().replace('_', '-')}=={distribution.version}"
-        for distribution in importlib.metadata.distributions()
-    }
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    lines = sorted(f"{name}=={version}" for name, version in installed.items())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def torch_cuda() -> str | None:
+    """Return the CUDA release that the imported torch was built with; None without CUDA."""
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return getattr(version, "cuda", None)
 
 
 def has_marker(root: Path, marker: dict[str, str]) -> bool:

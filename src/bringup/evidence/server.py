@@ -30,7 +30,8 @@ def server_document(
     log: Path,
     live: Mapping[str, Any],
     environment: Mapping[str, str] | None = None,
-    versions: Mapping[str, str] | None = None,
+    versions: Mapping[str, str | None] | None = None,
+    packages: Mapping[str, str] | None = None,
 ) -> Document:
     """Return ``server.json`` of a server that became ready.
 
@@ -49,7 +50,8 @@ def server_document(
         log: its log up to now.
         live: what changes by itself, to be kept for the record.
         environment: variables of its process; those of the plan, if left out.
-        versions: versions known from elsewhere (the engine's packages).
+        versions: versions known from elsewhere (the driver's).
+        packages: all that is installed beside it, with versions; those that count are kept.
 
     Raises:
         OSError: the log cannot be read.
@@ -70,7 +72,7 @@ def server_document(
         load_s=round(load_s, 1),
         environment=_of_consequence(plan.get("env", {}) if environment is None else environment),
         live=dict(live),
-        versions={"sglang": server_info.get("version"), **(versions or {})},
+        versions=_versions(server_info.get("version"), versions, packages),
     )
 
 
@@ -84,6 +86,8 @@ def failed_document(
     reason: Document,
     log: Path,
     environment: Mapping[str, str] | None = None,
+    versions: Mapping[str, str | None] | None = None,
+    packages: Mapping[str, str] | None = None,
 ) -> Document:
     """Return ``server.json`` of a server that did not become ready; ``reason`` is of `diagnose`.
 
@@ -103,7 +107,7 @@ def failed_document(
         load_s=None,
         environment=_of_consequence(plan.get("env", {}) if environment is None else environment),
         live={},
-        versions={"sglang": None},
+        versions=_versions(None, versions, packages),
     )
 
 
@@ -253,6 +257,20 @@ def _flags_of(argv: Sequence[str]) -> dict[str, Any]:
             value if glued else True if following.startswith("--") else following
         )
     return flags
+
+
+def _versions(
+    sglang: str | None,
+    versions: Mapping[str, str | None] | None,
+    packages: Mapping[str, str] | None,
+) -> dict[str, str | None]:
+    rules = table("resolved_fields")["packages"]
+    counting = {
+        name: version
+        for name, version in sorted((packages or {}).items())
+        if any(rule["pattern"].search(name) for rule in rules)
+    }
+    return {"sglang": sglang, **(versions or {}), **counting}
 
 
 def _of_consequence(environment: Mapping[str, str]) -> dict[str, str]:
