@@ -25,6 +25,18 @@ from bringup import report  # noqa: E402
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 STUDIES = 10
+FLAGS = {
+    "trust-remote-code": (True, "user", "config"),
+    "mem-fraction-static": (0.7, "user", "config"),
+    "cuda-graph-max-bs-decode": (32, "user", "config"),
+    "context-length": (32768, "user", "config"),
+    "max-running-requests": (32, "workflow", "the largest level of the sweep"),
+    "kv-cache-dtype": ("fp8_e4m3", "table", "the checkpoint's own scales are for it"),
+    "decode-log-interval": (10, "workflow", "the server's own throughput is read there"),
+    "enable-metrics": (True, "workflow", "the server's own counts are held against the client's"),
+}
+"""Flags that a plan has besides those of the made-up one: value, who set it, why."""
+
 MOST_SECONDS, MOST_MIB, MOST_HTML_MB = 20, 500, 10
 
 
@@ -38,6 +50,10 @@ def write(folder: Path, experiments: int) -> study.Run:
         entry = study.entry(name, f"study{number % STUDIES}", "nvfp4", f"engine{number % 7}")
         run.experiments.append(entry)
         plan = study.plan(name, "nvfp4", entry["engine"], "marlin", ("nvfp4", "fp8-block"))
+        plan["flags"] += [
+            {"flag": flag, "value": value, "by": by, "why": why}
+            for flag, (value, by, why) in FLAGS.items()
+        ]
         if number % 10 == 9:
             plan |= study.head("plan/1", "refused", study.reason("table", "has no kernels here"))
         run.add(f"experiments/{name}/plan.json", plan)
