@@ -66,7 +66,9 @@ class Copy:
 
     def jobs(self, *targets: str) -> set[str]:
         """Return what a run would do now: the first output of each job, below results/."""
-        done = self.snakemake("--dry-run", *(targets or ("results/report.md",)))
+        # Snakemake's own words name every output.
+        own_words = ("--workflow-profile", "none")
+        done = self.snakemake("--dry-run", *own_words, *(targets or ("results/report.md",)))
         assert done.returncode == 0, done.stderr + done.stdout
         outputs = re.findall(r"^    output: ([^\s,]+)", done.stdout, re.MULTILINE)
         return {output.removeprefix("results/") for output in outputs}

@@ -60,7 +60,7 @@ def _notices(rows: Sequence[Document], hardware: Document | None) -> list[Docume
                 "results of more than one machine are mixed: "
                 f"{len(foreign)} experiments ran on GPUs that this machine does not have",
                 evidence=foreign[:MOST_EVIDENCE],
-                hint="compare nothing across them; delete their server.json to measure them here",
+                hint="compare nothing across them; each section says how to measure it here",
             )
         )
     return notices

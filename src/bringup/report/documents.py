@@ -137,7 +137,7 @@ def _readable(path: Path, stage: str, name: str, notices: list[Document]) -> Doc
     here, found = f"{stage}/{VERSIONS.get(stage, '?')}", document.get("schema")
     if found != here or not {"status", "reason"} <= document.keys():
         message = f"{name} is {found!r} where this report reads {here}; it was left out"
-        hint = "delete it and run again"
+        hint = f"make it again: snakemake --cores 1 results/report.md -R results/{name}"
         notices.append(artifact.reason("other-version", message, hint=hint))
         return None
     return document

@@ -161,9 +161,12 @@ def _word(value: object) -> str:
 
 
 def rerun(row: Document) -> str | None:
-    """Return the command that measures one experiment again, once it has a plan."""
+    """Return the command that measures one experiment again, once it has a plan.
+
+    Deleting its files would not: Snakemake makes no intermediate again while the report is newer.
+    """
     places = {link["what"]: link["path"] for link in row["links"]}
     place = places.get("server") or places.get("plan")
     if place is None:
         return None
-    return f"rm {_word(f'results/{place}')} && snakemake --cores 1 results/report.md"
+    return f"snakemake --cores 1 results/report.md -R {_word(f'results/{place}')}"

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bringup import words
 from bringup.artifact import Document
+from bringup.words import counted, levels, listed, some
+
+__all__ = [
+    "NOTHING",
+    "change",
+    "counted",
+    "figure",
+    "interval",
+    "levels",
+    "listed",
+    "period",
+    "revision",
+    "seconds",
+    "share",
+    "size",
+    "some",
+    "watts",
+]
 
 NOTHING = "–"
 
@@ -54,14 +73,7 @@ def size(count: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """Return a duration: ``35 s``, ``4 min 10 s``, ``2 h 5 min``."""
-    if value is None:
-        return NOTHING
-    whole = round(value)
-    if whole < 60:
-        return f"{value:.1f} s" if value < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return NOTHING if value is None else words.seconds(value)
 
 
 def watts(limits: Sequence[float]) -> str:
@@ -84,26 +96,3 @@ def revision(workflow: Document) -> str:
     return (
         f"{workflow['commit'][:12]}{f' with uncommitted changes in {changed}' if changed else ''}"
     )
-
-
-def listed(items: Sequence[str], last: str = "and") -> str:
-    """Return items as a sentence lists them: ``a, b and c``."""
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} {last} {items[-1]}"
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """Return names as a sentence lists them, many of them cut short: ``a, b, c and 9 more``."""
-    left = len(names) - most
-    return listed([*names[:most], f"{left} more"] if left > 1 else names)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun: ``1 repeat``, ``3 repeats``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def levels(concurrencies: Sequence[int]) -> str:
-    """Return concurrency levels as sentences name them: ``C = 1, 8 and 16``."""
-    return f"C = {listed([str(level) for level in concurrencies])}"
