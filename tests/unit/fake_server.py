@@ -75,6 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+print(f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
 print(f"server_args=ServerArgs(model_path={asked.model_path!r}, api_key={asked.api_key!r})")
 began = time.monotonic()
 while time.monotonic() - began < asked.load_s:

@@ -1,0 +1,138 @@
+"""Experiments on a machine of five simulated GPUs, one of them taken, through Snakemake."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bringup import artifact
+from project import PROJECT, Copy
+
+SERVER = PROJECT / "tests/unit/fake_server.py"
+GPUS = [f"GPU-{index:08d}-simulated" for index in range(5)]
+LAG_S = 2.0
+
+CONFIG = """\
+checkpoints:
+  small: {path: resources/arithmetic-moe/bf16}
+engines:
+  stock: {version: 0.5.23}
+experiments:
+  one: {checkpoint: small, engine: stock, server: {tp: 2}}
+  two: {checkpoint: small, engine: stock, server: {pp: 2}}
+  four: {checkpoint: small, engine: stock, server: {tp: 2, pp: 2}}
+"""
+NEEDED = {"one": 2, "two": 2, "four": 4}
+
+
+def prepare(home: Path) -> None:
+    """Write what comes before the servers by hand."""
+    (home / "config/experiments.yaml").write_text(CONFIG)
+    engine = {"python": sys.executable, "file": __file__, "pythonpath": [], "patches": []}
+    known = {"base": {}, "tree": None, "packages": {}, "torch_cuda": "13.0"}
+    document = artifact.document("engine/1", engine="stock", **engine, **known)
+    artifact.write(home / "results/engines/stock/engine.json", document)
+    for name, gpus in NEEDED.items():
+        folder = home / "results/experiments" / name
+        artifact.write(
+            folder / "plan.json",
+            artifact.document(
+                "plan/1",
+                experiment=name,
+                python=sys.executable,
+                argv=[
+                    *("-IS", str(SERVER), "--load-s", "4"),
+                    *("--model-path", "{model}", "--port", "{port}"),
+                ],
+                flags=[],
+                env={},
+                pythonpath=[],
+                gpus=gpus,
+                startup_max_s=60,
+            ),
+        )
+        weights = artifact.document("weights/1", snapshot="resources/arithmetic-moe/bf16")
+        artifact.write(folder / "weights.json", weights)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What plain ``--cores all`` makes of three experiments."""
+    home = tmp_path_factory.mktemp("gpus")
+    copy = Copy(home)
+    prepare(home)
+    done = copy.snakemake(
+        *("--cores", "all"),
+        *(f"results/experiments/{name}/server.json" for name in NEEDED),
+        *("--allowed-rules", "launch"),
+        PYTHONPATH=f"{PROJECT / 'tests/simulated'}:{home / 'src'}",
+        CUDA_VISIBLE_DEVICES=",".join(GPUS),
+        SIMULATED_GPUS="5",
+        SIMULATED_FOLDER=str(home),
+        BRINGUP_RUN=str(home / "run"),
+        BRINGUP_LOCKS=str(home / "locks"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    experiments = home / "results/experiments"
+    deadline = time.monotonic() + 10
+    while not all("] ended (" in log.read_text() for log in experiments.glob("*/server.log")):
+        assert time.monotonic() < deadline, "a server outlives its workflow"
+        time.sleep(0.1)
+    return experiments
+
+
+def server(results: Path, name: str) -> Any:
+    return artifact.read(results / name / "server.json")
+
+
+def life(results: Path, name: str) -> tuple[datetime, datetime, str]:
+    """Return when a server was started, when it had ended, and why it ended."""
+    log = (results / name / "server.log").read_text()
+    notes = re.findall(r"^\[bringup (\S+ \S+)\] (?:boot|ended \((\w+)\))", log, re.MULTILINE)
+    (began, _), (ended, why) = notes
+    return datetime.fromisoformat(began), datetime.fromisoformat(ended), why
+
+
+def test_each_experiment_gets_its_number_of_gpus_and_none_that_is_taken(results: Path) -> None:
+    given = {name: server(results, name)["gpus"] for name in NEEDED}
+    assert {name: len(gpus) for name, gpus in given.items()} == NEEDED
+    assert not set(given["one"]) & set(given["two"])
+    assert sorted(given["one"] + given["two"]) == sorted(given["four"]) == GPUS[1:]
+
+
+def test_servers_are_pinned_to_their_gpus(results: Path) -> None:
+    for name in NEEDED:
+        log = (results / name / "server.log").read_text()
+        assert f"CUDA_VISIBLE_DEVICES={','.join(server(results, name)['gpus'])}\n" in log
+
+
+def test_experiments_on_other_gpus_load_at_once(results: Path) -> None:
+    (began, ended, _), (other_began, other_ended, _) = (
+        life(results, name) for name in ("one", "two")
+    )
+    assert max(began, other_began) < min(ended, other_ended)
+
+
+def test_idle_servers_make_room_and_their_memory_is_waited_for(results: Path) -> None:
+    lives = {name: life(results, name) for name in NEEDED}
+    order = sorted(NEEDED, key=lambda name: lives[name][0])
+    if order[0] == "four":
+        before, after = ["four"], order[1:]
+    else:
+        before, after = order[:2], ["four"]
+    assert {lives[name][2] for name in before} == {"stopped"}
+    freed = max(lives[name][1] for name in before)
+    waited = [(lives[name][0] - freed).total_seconds() for name in after]
+    assert min(waited) >= LAG_S - 1  # the notes are cut to seconds
+
+
+def test_versions_of_the_driver_are_told(results: Path) -> None:
+    versions = server(results, "one")["versions"]
+    assert (versions["driver"], versions["driver_cuda"]) == ("580.95.05", "13.1")
+    assert versions["cuda"] == "13.0"
