@@ -102,6 +102,14 @@ def test_throughput_at_each_level(page: str) -> None:
     assert row(page, "**Output tokens", "nvfp4-cutlass")[1:] == ["10.5", "21.0", "28.0"]
 
 
+def test_the_fastest_is_marked_only_where_it_is_shown(page: str) -> None:
+    assert row(page, "**Output tokens", "nvfp4-marlin")[1:] == [
+        "12.0 (fastest)",
+        "22.5 (fastest)",
+        "28.0",
+    ]
+
+
 def test_latency_at_each_level(page: str) -> None:
     assert row(page, "**Time to first", "mxfp4-stock")[1:] == [
         "900 / 98.0",
@@ -182,15 +190,11 @@ def test_json_lines_hold_the_repeats(results: Path) -> None:
 def test_energy_at_each_level_with_power_and_idle_baseline(page: str) -> None:
     # 1200 W over 27.9, 28.0, 28.0 and 28.1 tok/s: 42.857 J a token in the middle.
     cells = row(page, "## Energy", "nvfp4-marlin")
-    assert cells[1:] == [
-        "100 J (1,200 W, idle 320 W)",
-        "53.3 J (1,200 W, idle 320 W)",
-        "42.9 J (1,200 W, idle 320 W)",
-    ]
+    assert cells[1:] == ["320 W", "100 J (1,200 W)", "53.3 J (1,200 W)", "42.9 J (1,200 W)"]
 
 
 def test_energy_of_wrong_answers_is_struck_out(page: str) -> None:
-    assert row(page, "## Energy", "nvfp4-triton")[2].startswith("~~12.1 J~~")
+    assert row(page, "## Energy", "nvfp4-triton")[3].startswith("~~12.1 J~~")
 
 
 def telemetry(folder: Path, name: str, level: int, *changes: dict[str, Any] | None) -> None:
@@ -216,8 +220,8 @@ def test_repeats_whose_power_has_holes_give_no_energy_and_it_says_so(tmp_path: P
     telemetry(tmp_path, "nvfp4-marlin", 8, hole, hole, hole, hole)
     build(run)
     cells = row((tmp_path / "report.md").read_text(), "## Energy", "nvfp4-marlin")
-    assert cells[2] == "– (GPU-1: 3.2 s without a sample)"
-    assert cells[3] == "42.9 J (1,200 W, idle 320 W, 2 of 4 repeats, power cap in 40 % of samples)"
+    assert cells[3] == "– (GPU-1: 3.2 s without a sample)"
+    assert cells[4] == "42.9 J (1,200 W, 2 of 4 repeats, power cap in 40 % of samples)"
 
 
 def test_a_machine_without_gpus_has_no_energy_section(tmp_path: Path) -> None:
@@ -419,6 +423,21 @@ def test_environment_and_workload_are_differences_too(tmp_path: Path) -> None:
         "patches",
         "workload",
         "SGLANG_X=",
+    ]
+
+
+def test_another_machine_driver_or_power_limit_is_a_difference(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    path = tmp_path / "experiments/bf16-ours/server.json"
+    server = json.loads(path.read_text())
+    server["gpus"] = ["GPU-elsewhere"]
+    server["live"]["gpus"][0]["power_limit_w"] = 450
+    path.write_text(json.dumps(server))
+    ours = next(e for e in told(run)["experiments"] if e["name"] == "bf16-ours")
+    assert ours["baseline"]["differences"] == [
+        {"what": "patches", "ours": "patches/log.patch", "theirs": "none"},
+        {"what": "machine", "ours": "another one", "theirs": "this one"},
+        {"what": "power limit", "ours": "450 and 600 W", "theirs": "600 W"},
     ]
 
 

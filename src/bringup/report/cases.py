@@ -32,7 +32,8 @@ class Case:
     """One experiment's config entry and every document about it.
 
     ``status`` is ``ok | failed | refused | wrong | skipped | pending``; ``stage`` is the stage
-    that said so, and ``cause`` its reason (None for ``ok``).
+    that said so, and ``cause`` its reason (None for ``ok``).  ``foreign``: its server ran on GPUs
+    that are not those of this machine.
     """
 
     entry: Document
@@ -42,6 +43,7 @@ class Case:
     status: str
     stage: str
     cause: Document | None
+    foreign: bool
 
     @property
     def name(self) -> str:
@@ -82,7 +84,13 @@ def _case(entry: Document, artefacts: Artefacts) -> Case:
         if (stage, subject) in artefacts.paths
     }
     points = tuple(artefacts.points.get(name, ()))
-    return Case(entry, documents, files, points, *_outcome(documents, points))
+    foreign = _is_foreign(documents.get("server") or {}, artefacts.get("hardware"))
+    return Case(entry, documents, files, points, *_outcome(documents, points), foreign)
+
+
+def _is_foreign(server: Document, hardware: Document | None) -> bool:
+    here = {gpu.get("uuid") for gpu in (hardware or {}).get("gpus") or []}
+    return hardware is not None and bool(set(server.get("gpus") or []) - here)
 
 
 def _outcome(

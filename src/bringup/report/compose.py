@@ -32,7 +32,7 @@ def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path)
     machine = _machine(hardware)
     return artifact.document(
         SCHEMA,
-        notices=[*artefacts.notices, *_notices(rows, hardware)],
+        notices=[*artefacts.notices, *_notices(assembled, rows, hardware)],
         machine=machine,
         studies=[
             _study(name, rows, machine) for name in dict.fromkeys(row["study"] for row in rows)
@@ -44,7 +44,9 @@ def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path)
     )
 
 
-def _notices(rows: Sequence[Document], hardware: Document | None) -> list[Document]:
+def _notices(
+    assembled: Sequence[Case], rows: Sequence[Document], hardware: Document | None
+) -> list[Document]:
     """Return what a reader must know of the whole before believing any part of it."""
     notices = []
     if hardware is None:
@@ -52,7 +54,7 @@ def _notices(rows: Sequence[Document], hardware: Document | None) -> list[Docume
     if not any(row["points"] for row in rows):
         message = "nothing was measured: this report holds no figure"
         notices.append(artifact.reason("no-point", message))
-    foreign = _foreign(rows, hardware)
+    foreign = [case.name for case in assembled if case.foreign]
     if foreign:
         notices.append(
             artifact.reason(
@@ -64,14 +66,6 @@ def _notices(rows: Sequence[Document], hardware: Document | None) -> list[Docume
             )
         )
     return notices
-
-
-def _foreign(rows: Sequence[Document], hardware: Document | None) -> list[str]:
-    """Return the experiments whose server ran on GPUs that are not this machine's."""
-    if hardware is None:
-        return []
-    here = {gpu.get("uuid") for gpu in hardware.get("gpus") or []}
-    return [row["name"] for row in rows if set(row["gpus"]) - here]
 
 
 def _machine(hardware: Document | None) -> Document | None:

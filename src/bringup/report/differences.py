@@ -1,8 +1,9 @@
 """What exactly differs between two experiments: one variable at a time, or a warning.
 
 An experiment is described by its facets: checkpoint, engine build, patches, every server flag,
-every environment variable, devices, workload.  Two experiments differ in the facets whose values
-differ; the nearest experiment is the one with the fewest.
+every environment variable, devices and their power limit, driver, machine, workload.  Two
+experiments differ in the facets whose values differ; the nearest experiment is the one with the
+fewest.
 """
 
 from __future__ import annotations
@@ -35,10 +36,22 @@ def facets(case: Case) -> Facets:
         "devices": _text(plan.get("gpus")) if plan.get("device") == "cuda" else "cpu",
         "workload": workload(case),
     }
-    found |= _flags(case)
+    found |= _flags(case) | _machine(case)
     environment = plan.get("env") or entry.get("env") or {}
     found |= {f"{name}=": _text(value) for name, value in environment.items()}
     return found | ({"draft": _text(entry["draft"])} if entry.get("draft") else {})
+
+
+def _machine(case: Case) -> Facets:
+    """Return what is known of the machine that it ran on, and may differ between two runs."""
+    server = case.of("server")
+    found = {"machine": "another one" if case.foreign else "this one"}
+    if driver := (server.get("versions") or {}).get("driver"):
+        found["driver"] = _text(driver)
+    limits = {gpu.get("power_limit_w") for gpu in (server.get("live") or {}).get("gpus") or []}
+    if known := sorted(each for each in limits if each is not None):
+        found["power limit"] = f"{' and '.join(f'{each:g}' for each in known)} W"
+    return found
 
 
 def _flags(case: Case) -> dict[str, str]:

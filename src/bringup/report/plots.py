@@ -46,6 +46,9 @@ HEADROOM = 1.1
 
 BAR, MOST_BARS = 0.55, 12
 
+CHARACTER = 1.3
+"""Width of a character inside a bar, in percent of the bar."""
+
 HALF_WIDTH = 28
 """Characters of a legend's entry that leave room for another beside it."""
 
@@ -88,18 +91,22 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a point and how a picture of it is titled; ``high`` says which end is good."""
+    """A figure of a point and how a picture of it is titled; ``high`` says which end is good.
+
+    ``tail`` is the figure of the slowest requests, drawn dashed where there is room.
+    """
 
     name: str
     title: str
     unit: str
     high: bool
+    tail: str = ""
 
 
 CURVES = (
     Measure("output_tok_s", "Output throughput", "tokens per second, all requests", high=True),
-    Measure("ttft_ms_p50", "Time to first token", "ms, median over requests", high=False),
-    Measure("tpot_ms_p50", "Time per output token", "ms, median over requests", high=False),
+    Measure("ttft_ms_p50", "Time to first token", "ms", high=False, tail="ttft_ms_p99"),
+    Measure("tpot_ms_p50", "Time per output token", "ms", high=False, tail="tpot_ms_p99"),
     Measure(JOULES, "Energy per output token", "joules of all its GPUs", high=False),
 )
 
@@ -151,7 +158,10 @@ def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
 
 @dataclass(frozen=True)
 class Line:
-    """An experiment in one picture: a value per level, the ends of its repeats, their count."""
+    """An experiment in one picture: a value per level, the ends of its repeats, their count.
+
+    ``tails`` is the measure's tail at each level, or empty.
+    """
 
     name: str
     levels: list[int]
@@ -159,6 +169,7 @@ class Line:
     lows: list[float]
     highs: list[float]
     counts: list[int]
+    tails: list[float]
 
 
 def _against_concurrency(
@@ -168,23 +179,29 @@ def _against_concurrency(
     if sum(len(line.values) for line in lines) < 2:
         return None
     names = [line.name for line in lines]
-    figure, axes = _canvas(measure.title, measure.unit, names)
+    tails = bool(measure.tail) and len(lines) <= MOST_LABELLED
+    unit = f"{measure.unit}, median over requests" if measure.tail and not tails else measure.unit
+    figure, axes = _canvas(measure.title, unit, names)
     _in_grey(axes, [(line.levels, line.values) for line in lines[len(SERIES) :]])
     for line, colour, marker in zip(lines, SERIES, MARKERS, strict=False):
         axes.vlines(line.levels, line.lows, line.highs, color=colour, linewidth=4, alpha=0.35)
         axes.plot(
             line.levels, line.values, color=colour, marker=marker, markersize=6, label=line.name
         )
+        if tails:
+            axes.plot(line.levels, line.tails, color=colour, linestyle=(0, (3, 2)), linewidth=1)
     levels = sorted({level for line in lines for level in line.levels})
     axes.set_xscale("log", base=2)
     axes.set_xticks(levels, [str(level) for level in levels])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.06)
-    axes.set_ylim(0, HEADROOM * max(high for line in lines for high in line.highs))
+    ends = [high for line in lines for high in line.highs + (line.tails if tails else [])]
+    axes.set_ylim(0, HEADROOM * max(ends))
     axes.set_xlabel("concurrent requests")
     _legend(figure, names)
     caption = (
         f"{measure.title}: {'more' if measure.high else 'less'} is better. "
+        f"{'Solid: median over requests; dashed: 99th percentile. ' if tails else ''}"
         f"{_samples(count for line in lines for count in line.counts)}"
     )
     section: Section = "first" if measure is CURVES[0] else "curves"
@@ -211,6 +228,10 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:
     names = [line.name for _, line in drawn]
     figure, axes = _canvas(title, "tokens per second of all requests", names)
     _in_grey(axes, [(speed.values, line.values) for speed, line in drawn[len(SERIES) :]])
+    front = _front(
+        [point for speed, line in drawn for point in zip(speed.values, line.values, strict=True)]
+    )
+    axes.plot(*zip(*front, strict=True), color=GRID, linewidth=9, solid_capstyle="round", zorder=1)
     for (speed, line), colour, marker in zip(drawn, SERIES, MARKERS, strict=False):
         axes.plot(speed.values, line.values, color=colour, marker=marker, label=line.name)
         if len(drawn) <= MOST_LABELLED:
@@ -220,8 +241,20 @@ def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:
     axes.set_xlabel("tokens per second of one request (1000 / median TPOT)")
     _legend(figure, names)
     number = ", the number its concurrency" if len(drawn) <= MOST_LABELLED else ""
-    caption = f"{title}: up and right is better. A marker is a level{number}."
+    caption = (
+        f"{title}: up and right is better. A marker is a level{number}; "
+        "on the broad line lie those that no other one beats in both."
+    )
     return Plot(f"{name}.trade", f"{title}: {study}", caption, _svg(figure))
+
+
+def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other one is better than in both, by rising first value."""
+    found: list[tuple[float, float]] = []
+    for point in sorted(points, reverse=True):
+        if not found or point[1] > found[-1][1]:
+            found.append(point)
+    return found[::-1]
 
 
 def _number_markers(axes: Axes, across: Line, up: Line) -> None:
@@ -252,6 +285,17 @@ def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot
             found = [each for each in row["kernels"]["modules"] if each["module"] == module]
             part = 100 * sum(each["share"] or 0 for each in found)
             axes.barh(place, part, 0.42, left=start, color=colour, edgecolor=PAPER, linewidth=0.8)
+            family = text.plain(found[0]["family"], longest=40) if len(found) == 1 else ""
+            if family and part > CHARACTER * (len(family) + 2):
+                axes.text(
+                    start + part / 2,
+                    place,
+                    family,
+                    ha="center",
+                    va="center",
+                    color=PAPER,
+                    fontsize=8,
+                )
             start += part
         label = f"{text.plain(row['name'], longest=60)}, C = {row['kernels']['concurrency']}"
         axes.text(0, place - 0.3, label, fontsize=9, va="bottom")
@@ -261,7 +305,10 @@ def _time_by_module(study: str, name: str, profiled: Sequence[Document]) -> Plot
     axes.set_xlabel("% of the time in kernels while decoding")
     handles = [Patch(color=colour, label=module) for module, colour in colours.items()]
     figure.legend(handles=handles, loc="lower left", frameon=False, ncols=4, fontsize=9)
-    caption = f"{title}: one profile of decoding for each bar, kernels by the module they work for."
+    caption = (
+        f"{title}: one profile of decoding for each bar, kernels by the module they work for; "
+        "written in it, the family of most of them."
+    )
     return Plot(f"{name}.time", f"{title}: {study}", caption, _svg(figure), "time")
 
 
@@ -293,7 +340,7 @@ def _coloured_first(members: Sequence[Document]) -> list[Document]:
 
 
 def _line(row: Document, measure: Measure) -> Line:
-    line = Line(text.plain(row["name"], longest=60), [], [], [], [], [])
+    line = Line(text.plain(row["name"], longest=60), [], [], [], [], [], [])
     for point in row["points"]:
         if point["unranked"] is None and point[measure.name] is not None:
             found = [each.get(measure.name) for each in point["repeats"] if not each["void"]]
@@ -303,6 +350,7 @@ def _line(row: Document, measure: Measure) -> Line:
             line.lows.append(min(repeats))
             line.highs.append(max(repeats))
             line.counts.append(len(repeats))
+            line.tails.append(point[measure.tail] if measure.tail else math.nan)
     return line
 
 

@@ -134,6 +134,11 @@ def _context(report: Document, pictures: Pictures) -> dict[str, Any]:
         "command": command,
         "rerun": rerun,
         "levels": _levels(report),
+        "winners": {
+            (ranking["winner"], ranking["concurrency"])
+            for study in report["studies"]
+            for ranking in study["rankings"]
+        },
         "most_items": MOST_ITEMS,
     }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from bringup.artifact import Document
 from bringup.report import wording
@@ -78,14 +79,28 @@ def right(row: Document) -> Cell:
     return Cell(counted, TONES.get(gate, ""), "" if gate == "pass" else gate)
 
 
-def measures(members: Sequence[Document], levels: Sequence[int], names: Sequence[str]) -> Table:
-    """Return experiments × levels of one or more measures, those that no ranking counts struck."""
+def measures(
+    members: Sequence[Document],
+    levels: Sequence[int],
+    names: Sequence[str],
+    winners: Set[tuple[str, int]] = frozenset(),
+) -> Table:
+    """Return experiments × levels of one or more measures, those that no ranking counts struck.
+
+    ``winners`` are the experiments that are shown to be the fastest at a level.
+    """
     return Table(
         ["experiment", *(f"C = {level}" for level in levels)],
         [
             [
                 Cell(row["name"], link=True),
-                *(_figures(row, level, names) for level in levels),
+                *(
+                    replace(
+                        _figures(row, level, names),
+                        note="fastest" if (row["name"], level) in winners else "",
+                    )
+                    for level in levels
+                ),
             ]
             for row in members
             if row["points"]
@@ -193,7 +208,10 @@ def problems(rows: Sequence[Document]) -> Table:
                 Cell(each["stage"]),
                 Cell(each["message"]),
                 Cell(each["hint"] or wording.NOTHING),
-                Cell(wording.some(each["experiments"], MOST_NAMED)),
+                Cell(
+                    wording.some(each["experiments"], MOST_NAMED),
+                    link=len(each["experiments"]) == 1,
+                ),
             ]
             for each in causes(rows)
         ],
@@ -281,13 +299,32 @@ def energy(rows: Sequence[Document], levels: Sequence[int]) -> Table:
     """Return joules per output token at each level, with the power drawn and the idle baseline."""
     watched = [row for row in rows if any(point["energy"] for point in row["points"])]
     return Table(
-        ["experiment", *(f"C = {level}" for level in levels)],
+        ["experiment", "idle", *(f"C = {level}" for level in levels)],
         [
-            [Cell(row["name"], link=True), *(_drawn(point_at(row, level)) for level in levels)]
+            [
+                Cell(row["name"], link=True),
+                _idle(row),
+                *(_drawn(point_at(row, level)) for level in levels),
+            ]
             for row in watched
         ],
-        frozenset(range(1, len(levels) + 1)),
+        frozenset(range(1, len(levels) + 2)),
     )
+
+
+def _idle(row: Document) -> Cell:
+    """Return what its GPUs drew before each level's load: the range over the levels."""
+    known = [
+        wording.figure(point["energy"]["idle_power_w"])
+        for point in sorted(row["points"], key=_idle_watts)
+        if _idle_watts(point)
+    ]
+    ends = list(dict.fromkeys([*known[:1], *known[-1:]]))
+    return Cell(f"{'–'.join(ends)} W") if ends else Cell(wording.NOTHING, "quiet")
+
+
+def _idle_watts(point: Document) -> float:
+    return float((point["energy"] or {}).get("idle_power_w") or 0)
 
 
 def _drawn(point: Document | None) -> Cell:
@@ -296,10 +333,8 @@ def _drawn(point: Document | None) -> Cell:
     energy = point["energy"]
     if not energy["counted"]:
         return Cell(wording.NOTHING, "quiet", wording.some(energy["uncounted"]))
-    idle = energy["idle_power_w"]
     notes = [
         f"{wording.figure(energy['power_w'])} W",
-        f"idle {wording.figure(idle)} W" if idle is not None else "idle not known",
         f"{energy['counted']} of {energy['n']} repeats" if energy["counted"] < energy["n"] else "",
         *(f"{why} in {100 * share:.0f} % of samples" for why, share in energy["slowed"].items()),
     ]
@@ -316,9 +351,9 @@ def sweep(row: Document) -> Table:
             "C",
             "output tok/s",
             "tok/s per user",
-            "TTFT p50 / p99",
-            "TPOT p50 / p99",
-            "by the server's log",
+            "TTFT, ms, p50 / p99",
+            "TPOT, ms, p50 / p99",
+            "tok/s in the server's log",
             "repeats × boots",
             "spread",
             "counts",
@@ -461,13 +496,19 @@ def checkpoints(report: Document) -> Table:
 
 
 def _formats(checkpoint: Document) -> str:
-    """Return the formats of a checkpoint, each with its module classes."""
-    by_format: dict[str, list[str]] = {}
-    for module, form in checkpoint["formats"].items():
-        by_format.setdefault(str(form), []).append(module)
-    told = [f"{form} ({', '.join(modules)})" for form, modules in by_format.items()]
+    """Return the formats of a checkpoint, and its verdict unless that is good."""
+    told = formats_in_words(checkpoint["formats"])
     verdict = checkpoint["verdict"]
-    return ", ".join([*told, *([verdict] if verdict not in (None, "consistent") else [])]) or "–"
+    bad = verdict if verdict not in (None, "consistent") else ""
+    return ", ".join(filter(None, [told, bad])) or wording.NOTHING
+
+
+def formats_in_words(formats: Document) -> str:
+    """Return each format with its module classes: ``nvfp4 (experts), bf16 (attention, draft)``."""
+    by_format: dict[str, list[str]] = {}
+    for module, form in formats.items():
+        by_format.setdefault(str(form), []).append(module)
+    return ", ".join(f"{form} ({', '.join(modules)})" for form, modules in by_format.items())
 
 
 def engines(report: Document) -> Table:
