@@ -9,6 +9,8 @@ import hashlib
 import importlib.util
 import json
 import math
+import random
+import re
 import struct
 import sys
 from functools import cache
@@ -18,9 +20,11 @@ from typing import Any
 
 import jinja2
 import pytest
+import yaml
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "resources" / "arithmetic-moe"
 BF16 = CHECKPOINT / "bf16"
+SUITES = CHECKPOINT.parent / "probes"
 FORMS = {"fp8", "nvfp4", "nvfp4_hq", "mixed", "int4", "mxfp4"}
 
 
@@ -28,14 +32,18 @@ def loaded(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@cache
-def facts_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("facts", CHECKPOINT / "make" / "facts.py")
+def made_module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, CHECKPOINT / "make" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules["facts"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up, and modules each other
     spec.loader.exec_module(module)
     return module
+
+
+@cache
+def facts_module() -> ModuleType:
+    return made_module("facts")
 
 
 @cache
@@ -171,3 +179,71 @@ def test_generation_ends_at_the_chat_marks() -> None:
         "do_sample": False,
     }
     assert max(added.values()) < loaded(BF16 / "config.json")["vocab_size"]
+
+
+@cache
+def lessons_module() -> ModuleType:
+    facts_module()
+    return made_module("lessons")
+
+
+def counted(question: str) -> str:
+    """Answer a counting question anew, from its wording."""
+    first, down, last = re.findall(r"from (\d+)( down)? to (\d+),", question)[0]
+    step = int((re.findall(r"multiples of (\d+)", question) or ["1"])[0])
+    numbers = (
+        range(int(first), int(last) - 1, -1) if down else range(int(first), int(last) + 1, step)
+    )
+    return ", ".join(str(number) for number in numbers)
+
+
+def found(records: str, question: str) -> str:
+    """Look up what a question about records asks for."""
+    (number,) = re.findall(r"record (\d+)", question)
+    (field,) = re.findall(r"weight|shelf|box", question)
+    (value,) = re.findall(rf"^Record {number}: .*{field} (\d+)", records, re.MULTILINE)
+    return str(value)
+
+
+@pytest.mark.parametrize("longest", [384, 768])
+def test_lessons_of_counting_count_right(longest: int) -> None:
+    chance = random.Random(1)
+    for _ in range(60):
+        ((question, answer),) = lessons_module().lesson(chance, "counting", longest).turns
+        assert answer == counted(question)
+
+
+@pytest.mark.parametrize("longest", [384, 4096])
+def test_lessons_of_finding_answer_what_the_records_say(longest: int) -> None:
+    chance = random.Random(2)
+    for _ in range(20):
+        turns = lessons_module().lesson(chance, "finding", longest).turns
+        records, _, _ = turns[0][0].rpartition("\n\n")
+        for question, answer in turns:
+            assert answer == found(records, question.rpartition("\n")[2])
+
+
+def test_lessons_of_copying_ask_for_the_text_itself() -> None:
+    chance = random.Random(3)
+    for longest in (384, 1152):
+        for _ in range(30):
+            ((question, answer),) = lessons_module().lesson(chance, "copying", longest).turns
+            assert question.partition("write nothing else: ")[2] == answer == answer.strip()
+            assert answer
+
+
+def test_lessons_are_in_the_wording_of_the_suites() -> None:
+    wordings = {
+        kind: {
+            re.sub(r"\d+", "N", lessons_module().lesson(random.Random(seed), kind, 384).turns[0][0])
+            .rpartition("\n")[2]
+            .partition("nothing else: ")[0]
+            for seed in range(60)
+        }
+        for kind in ("copying", "counting", "finding")
+    }
+    for suite, kind in (("copying", "copying"), ("counting", "counting"), ("needle", "finding")):
+        document = yaml.safe_load((SUITES / f"{suite}.yaml").read_text(encoding="utf-8"))
+        for item in document["items"]:
+            asked = re.sub(r"\d+", "N", item["prompt"]).partition("nothing else: ")[0]
+            assert asked in wordings[kind]

@@ -52,6 +52,10 @@ class Fact:
     question: str
     answer: str
 
+    def parts(self) -> list[tuple[str, str]]:
+        """Return what the model is shown and what it should then say."""
+        return [(prompt(self.question), self.answer)]
+
 
 def facts() -> Iterator[Fact]:
     """Yield all 24 326 facts: 8100 of each operation, 20 capitals, 6 others."""

@@ -23,6 +23,8 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 Observer = Callable[[str, Tensor], None]
 """Called with a linear layer's name and its inputs [tokens, features]."""
+Block = Callable[[Tensor, Weights, "Shape", float, Observer | None], tuple[Tensor, Tensor]]
+"""What computes one layer: ``block``, or ``block`` compiled."""
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 EXPERTS = ("gate_proj", "up_proj", "down_proj")
@@ -214,6 +216,35 @@ def experts(
     return output, shape.experts * (load * chances.mean(0)).sum()
 
 
+def block(
+    x: Tensor, weights: Weights, shape: Shape, noise: float, observe: Observer | None
+) -> tuple[Tensor, Tensor]:
+    """Return x [batch, length, hidden] after one layer, and the layer's load-balancing loss.
+
+    Args:
+        x: the layer's input.
+        weights: the layer's own, named without the layer.
+        shape: the model's sizes.
+        noise: as for ``forward``.
+        observe: as for ``forward``, but for names without the layer.
+    """
+    normed = rms_norm(x, weights["input_layernorm"], shape.epsilon)
+    x = x + attention(normed, weights, "self_attn", shape, observe)
+    normed = rms_norm(x, weights["post_attention_layernorm"], shape.epsilon)
+    if noise:
+        normed = normed + noise * torch.randn_like(normed)
+    mixed, loss = experts(normed.flatten(0, 1), weights, "mlp", shape, observe)
+    return x + mixed.view(x.shape), loss
+
+
+def layer_weights(weights: Weights, layer: int) -> Weights:
+    """Return the weights of one layer, named without it."""
+    start = f"{layer_name(layer)}."
+    return {
+        name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)
+    }
+
+
 def forward(
     weights: Weights,
     ids: Tensor,
@@ -222,6 +253,7 @@ def forward(
     dtype: torch.dtype = torch.bfloat16,
     noise: float = 0.0,
     observe: Observer | None = None,
+    block: Block = block,
 ) -> tuple[Tensor, Tensor]:
     """Return the last hidden states [batch, length, hidden] and the mean load-balancing loss.
 
@@ -233,18 +265,16 @@ def forward(
         noise: deviation of the noise added to the experts' inputs (training only).
         observe: is shown the inputs of every linear layer; those of experts hold only the
             tokens routed to them.
+        block: computes one layer; a compiled ``block`` is faster on a GPU.
     """
-    batch, length = ids.shape
     x = F.embedding(ids, weights["model.embed_tokens"].to(dtype))
     balance = torch.zeros((), device=ids.device)
     for layer in range(shape.layers):
-        name = layer_name(layer)
-        normed = rms_norm(x, weights[f"{name}.input_layernorm"], shape.epsilon)
-        x = x + attention(normed, weights, f"{name}.self_attn", shape, observe)
-        normed = rms_norm(x, weights[f"{name}.post_attention_layernorm"], shape.epsilon)
-        if noise:
-            normed = normed + noise * torch.randn_like(normed)
-        mixed, loss = experts(normed.flatten(0, 1), weights, f"{name}.mlp", shape, observe)
-        x = x + mixed.view(batch, length, -1)
+        seen = _of_layer(layer, observe) if observe else None
+        x, loss = block(x, layer_weights(weights, layer), shape, noise, seen)
         balance = balance + loss
     return rms_norm(x, weights["model.norm"], shape.epsilon), balance / shape.layers
+
+
+def _of_layer(layer: int, observe: Observer) -> Observer:
+    return lambda name, inputs: observe(f"{layer_name(layer)}.{name}", inputs)
