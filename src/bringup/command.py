@@ -15,9 +15,9 @@ PORT = "30000"
 """Where a server that is started by hand listens, unless PORT says otherwise (SGLang's default)."""
 
 
-def words(plan: Document, model: str, *, port: str = PORT) -> list[str]:
+def words(plan: Document, model: str, *, draft: str | None = None, port: str = PORT) -> list[str]:
     """Return the whole argument list, the interpreter first, placeholders of paths left in."""
-    given = {"{model}": model, "{port}": port}
+    given = {"{model}": model, "{port}": port, "{draft}": draft or "{draft}"}
     arguments = [given.get(argument, argument) for argument in plan["argv"]]
     return [plan["python"], *redacted(arguments)]
 
@@ -27,7 +27,7 @@ def one_line(plan: Document, model: str) -> str:
     return shlex.join(words(plan, model))
 
 
-def script(plan: Document, model: str, folder: Path) -> str:
+def script(plan: Document, model: str, folder: Path, *, draft: str | None = None) -> str:
     """Return a shell script that starts this very server again, by hand, on port $PORT.
 
     It stands in ``folder`` (below the working directory) and goes by places relative to it, so
@@ -44,7 +44,7 @@ def script(plan: Document, model: str, folder: Path) -> str:
             f'project="$(realpath {shlex.quote(os.path.relpath(PROJECT))})"',
             *_exports(plan),
             "unset PYTHONDONTWRITEBYTECODE",
-            "exec " + " \\\n  ".join(_lines(plan, model)),
+            "exec " + " \\\n  ".join(_lines(plan, model, draft)),
             "",
         ]
     )
@@ -64,10 +64,10 @@ def _exports(plan: Document) -> Iterator[str]:
         yield f"export {name}={_quoted(value)}"
 
 
-def _lines(plan: Document, model: str) -> Iterator[str]:
+def _lines(plan: Document, model: str, draft: str | None) -> Iterator[str]:
     """Yield the command, an option a line."""
     line: list[str] = []
-    for word in words(plan, model, port="{port}"):
+    for word in words(plan, model, draft=draft, port="{port}"):
         if word.startswith("--") and line:
             yield " ".join(line)
             line = []

@@ -316,6 +316,21 @@ def test_files_of_a_folder_are_verified_where_they_are(folder):
     assert shard["sha256"] == hashes.computed(folder / "model-1.safetensors")
 
 
+def test_a_draft_is_brought_with_the_model(folder, tmp_path):
+    tensors = {"fc.weight": ("BF16", [16, 16])}
+    draft = write_folder(tmp_path / "draft", CONFIG, tensors)
+    document = checkpoint.weights(read(folder), read(draft))
+    checked(document)
+    assert (document["status"], document["draft"]) == ("ok", str(draft))
+    assert document["snapshot"] == str(folder)
+    assert checkpoint.weights(read(folder))["draft"] is None
+    metadata = read(draft)
+    (draft / "model.safetensors").write_bytes(b"")
+    damaged = checkpoint.weights(read(folder), metadata)
+    checked(damaged)
+    assert damaged["status"] == "failed"
+
+
 def test_a_file_is_hashed_once_as_long_as_it_is_not_touched(folder, monkeypatch):
     metadata = read(folder)
     checkpoint.weights(metadata)

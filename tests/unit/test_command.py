@@ -25,6 +25,14 @@ def test_the_line_is_whole_and_without_secrets():
     assert "{secret:MY_KEY}" in line
 
 
+def test_a_draft_is_named_where_the_plan_wants_it():
+    plan = PLAN | {"argv": [*PLAN["argv"], "--speculative-draft-model-path", "{draft}"]}
+    assert command.words(plan, "models/m", draft="{cache}/snapshots/d")[-1] == "{cache}/snapshots/d"
+    assert command.words(plan, "models/m")[-1] == "{draft}"
+    script = command.script(plan, "models/m", Path("results"), draft="{cache}/snapshots/d")
+    assert '--speculative-draft-model-path "$cache/snapshots/d"' in script
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A folder as after a run, in which the interpreter tells how it was called."""

@@ -126,13 +126,16 @@ def experiment_of(server=None, **changes):
     return {**entry, **changes}
 
 
-def planned(server=None, *, format=None, reading=None, engine=None, machine=NONE, **entry):
+def planned(
+    server=None, *, format=None, reading=None, engine=None, machine=NONE, drafts=None, **entry
+):
     document = plan.plan(
         experiment_of(server, **entry),
         format=format or format_of(),
         reading=reading or reading_of(),
         engine=engine or engine_of(),
         hardware=hardware.fingerprint(machine),
+        draft=drafts,
     )
     checked(document)
     return document
@@ -534,9 +537,129 @@ def test_force_is_no_key_for_a_mistake_in_the_arguments():
     assert planned({"no-such": 1}, machine=H200, force="please")["status"] == "refused"
 
 
-def test_a_draft_checkpoint_is_refused_as_long_as_nobody_fetches_it():
-    document = planned({"speculative-algorithm": "EAGLE"}, machine=H200, draft="small")
-    assert document["reason"]["class"] == "draft-not-supported"
+# --- draft checkpoints --------------------------------------------------------------------------
+
+
+def draft_of(architecture="LlamaForCausalLMEagle3", *, reading=None, **changes):
+    model = {**ARITHMETIC, "layers": 1, "vocab_size": 32_000, "draft_layers": None}
+    found = format_of(model=model, weights_bytes=2_000_000_000, **changes)
+    return plan.Draft(found | {"architecture": architecture}, reading or reading_of())
+
+
+def flags_of(document):
+    return {each["flag"]: each["value"] for each in document["flags"]}
+
+
+@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize(
+    ("architecture", "algorithm"),
+    [
+        ("LlamaForCausalLMEagle3", "EAGLE3"),
+        ("LlamaForCausalLMEagle", "EAGLE"),
+        ("DeepseekV3ForCausalLMNextN", "EAGLE"),
+        ("Qwen3ForCausalLM", "STANDALONE"),
+    ],
+)
+def test_a_draft_checkpoint_is_handed_to_the_server(version, architecture, algorithm):
+    document = planned(
+        {}, engine=engine_of(version), machine=H200, draft="small", drafts=draft_of(architecture)
+    )
+    assert document["status"] == "ok"
+    words = " ".join(document["argv"])
+    assert f"--speculative-algorithm {algorithm}" in words
+    assert "--speculative-draft-model-path {draft}" in words
+    assert (document["draft"], document["draft_bytes"]) == ("small", 2_000_000_000)
+    assert decided_by(document, "speculative-algorithm") == "table"
+
+
+def test_the_users_algorithm_beats_what_the_draft_is():
+    server = {"speculative-algorithm": "STANDALONE", "speculative-num-steps": 2}
+    document = planned(server, machine=H200, draft="small", drafts=draft_of())
+    assert flags_of(document)["speculative-algorithm"] == "STANDALONE"
+    assert document["argv"].count("--speculative-algorithm") == 1
+
+
+def test_the_checkpoint_itself_stands_for_its_own_draft_layers():
+    own = NVFP4_DSV4 | {"model": {**DSV4_FLASH, "draft_layers": 1}}
+    drafts = plan.Draft(own, reading_of())
+    entry = {"format": own, "machine": PRO_6000, "draft": "weights", "drafts": drafts}
+    document = planned(SEED, **entry)
+    assert flags_of(document)["speculative-algorithm"] == "EAGLE"
+    assert "speculation-untested" in classes(document)
+
+
+def test_a_draft_takes_memory_of_its_own_and_of_the_cache():
+    alone = planned({}, machine=H200)["fit"]
+    document = planned({}, machine=H200, draft="small", drafts=draft_of())
+    fit = document["fit"]
+    assert fit["weights"]["draft"] == pytest.approx(2e9 / 2**30, abs=0.01)
+    # four layers of the model, and one of the draft
+    assert fit["kv_bytes_per_token"] == pytest.approx(alone["kv_bytes_per_token"] * 5 / 4)
+    assert "speculation-running-requests" in {each["class"] for each in document["notes"]}
+
+
+@pytest.mark.parametrize(
+    ("server", "drafts", "version", "class_", "words"),
+    [
+        (
+            {"speculative-algorithm": "NGRAM"},
+            draft_of(),
+            "0.5.23",
+            "draft-mismatch",
+            "NGRAM takes no draft checkpoint",
+        ),
+        (
+            {},
+            draft_of("QwenDSparkDraft"),
+            JUNE,
+            "draft-mismatch",
+            "no speculative algorithm DSPARK",
+        ),
+        (
+            {},
+            draft_of(verdict="conflict", contradictions=["fp8, but bf16"]),
+            "0.5.23",
+            "format-conflict",
+            "the draft checkpoint contradicts itself: fp8, but bf16",
+        ),
+        (
+            {},
+            draft_of(reading=reading_of("cannot-load", "no such model")),
+            "0.5.23",
+            "misread-format",
+            "cannot load the draft checkpoint: no such model",
+        ),
+        (
+            {"speculative-draft-model-path": "some/where"},
+            None,
+            "0.5.23",
+            "reserved-flag",
+            "name the checkpoint with `draft:`",
+        ),
+    ],
+)
+def test_drafts_that_can_not_be(server, drafts, version, class_, words):
+    draft = {"draft": "small", "drafts": drafts} if drafts else {}
+    document = planned(server, engine=engine_of(version), machine=H200, **draft)
+    assert document["reason"]["class"] == class_
+    assert words in document["reason"]["message"]
+
+
+def test_a_whole_model_drafts_only_for_one_with_the_same_words():
+    served = format_of(model={**ARITHMETIC, "vocab_size": 512})
+    drafts = draft_of("Qwen3ForCausalLM")
+    document = planned({}, format=served, machine=H200, draft="small", drafts=drafts)
+    assert document["reason"]["class"] == "draft-mismatch"
+    assert "the draft has 32000 words, the model 512" in document["reason"]["message"]
+
+
+def test_a_draft_that_stopped_stops_the_plan():
+    drafts = draft_of()
+    broken = {"class": "x", "message": "no such repository", "evidence": [], "hint": None}
+    stopped = plan.Draft(drafts.format | {"status": "failed", "reason": broken}, drafts.reading)
+    document = planned({}, machine=H200, draft="small", drafts=stopped)
+    assert document["status"] == "skipped"
+    assert "no such repository" in document["reason"]["message"]
 
 
 # --- traps --------------------------------------------------------------------------------------
@@ -769,6 +892,15 @@ def test_the_cost_of_a_run():
     assert "| two | ok | 0.0 GB | 100 s (an earlier run) | 8.4 |" in table
     assert "In all: 168.2 GB to fetch, 3 server loads" in table
     assert f"none left; {one['engine']} built for these plans" in table
+
+
+def test_a_draft_is_fetched_too_and_once():
+    entry = {"machine": H200, "draft": "small", "drafts": draft_of()}
+    one = planned({}, name="one", **entry)
+    two = planned({}, name="two", **entry)
+    sweep = {"concurrency": [1], "repeats": 1, "min_seconds": 1, "boots": 1}
+    cost = plan.cost([one, two], {"one": sweep, "two": sweep})
+    assert [each["fetch_bytes"] for each in cost["experiments"]] == [2_014_717_376, 0]
 
 
 def test_a_size_that_is_not_known_is_said():

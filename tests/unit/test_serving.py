@@ -76,13 +76,20 @@ def spec_of(
         "startup_max_s": 60,
         **plan,
     }
-    return ServerSpec.of(document, {"snapshot": str(tmp_path / "model")}, boot)
+    weights = {"snapshot": str(tmp_path / "model"), "draft": str(tmp_path / "draft")}
+    return ServerSpec.of(document, weights, boot)
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Callable[..., ServerSpec]:
     """Make specs as `spec_of` does, with the test's own folder."""
     return functools.partial(spec_of, tmp_path)
+
+
+def test_the_folders_of_model_and_draft_are_filled_in(experiment, tmp_path):
+    argv = experiment("--speculative-draft-model-path", "{draft}").process.argv
+    assert argv[-1] == str(tmp_path / "draft")
+    assert argv[argv.index("--model-path") + 1] == str(tmp_path / "model")
 
 
 def use_once(spec: ServerSpec, tmp_path: Path, **options: Any) -> Boot:

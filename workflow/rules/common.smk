@@ -135,6 +135,26 @@ def reading_of(wildcards):
     return f"results/readings/{entry['checkpoint']}--{entry['engine']}.json"
 
 
+def of_draft(document):
+    """Input function: a document of the experiment's draft checkpoint, if it has one."""
+
+    def pick(wildcards):
+        draft = CONFIG.experiments[wildcards.experiment].get("draft")
+        if not draft or wildcards.experiment in SCREENED:
+            return []
+        return f"results/checkpoints/{draft}/{document}.json"
+
+    return pick
+
+
+def draft_reading_of(wildcards):
+    """Input function: how the experiment's engine reads its draft checkpoint, if it has one."""
+    entry = CONFIG.experiments[wildcards.experiment]
+    if not entry.get("draft") or wildcards.experiment in SCREENED:
+        return []
+    return f"results/readings/{entry['draft']}--{entry['engine']}.json"
+
+
 def gpus(wildcards):
     """Resource function: the GPUs that a job holds, at most those that there are."""
     needed = plan.gpus_needed(CONFIG.experiments[wildcards.experiment])

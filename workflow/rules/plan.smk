@@ -4,6 +4,8 @@ rule plan:
         format=of_checkpoint("format"),
         engine=of_engine,
         reading=reading_of,
+        draft_format=of_draft("format"),
+        draft_reading=draft_reading_of,
     output:
         "results/experiments/{experiment}/plan.json",
     log:

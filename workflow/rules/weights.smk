@@ -2,6 +2,7 @@ rule weights:
     input:
         plan="results/experiments/{experiment}/plan.json",
         metadata=of_checkpoint("metadata"),
+        draft=of_draft("metadata"),
     output:
         "results/experiments/{experiment}/weights.json",
     log:

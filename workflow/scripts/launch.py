@@ -29,6 +29,7 @@ def main(snakemake):
         return
     if snakemake.params.described:
         raise OSError("`hardware:` in the config describes another machine; ask for plans only")
+    model, draft = weights["snapshot"], weights["draft"]
     build = artifact.read(snakemake.input.engine)
     started = made.now()
     foreign = plan.foreign_environment(os.environ)
@@ -66,13 +67,13 @@ def main(snakemake):
         document = evidence.failed_document(
             **facts,
             boot=failure.boot,
-            argv=command.words(planned, weights["snapshot"]),
+            argv=command.words(planned, model, draft=draft),
             gpus=[],
             reason=session.explained(failure),
             log=failure.log,
         )
     artifact.write_text(
-        snakemake.output.script, command.script(planned, weights["snapshot"], folder)
+        snakemake.output.script, command.script(planned, model, folder, draft=draft)
     )
     document["live"] |= {"made": made.since(started)}
     artifact.write(snakemake.output.server, document)

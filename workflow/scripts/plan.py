@@ -15,8 +15,16 @@ def main(snakemake):
             reading=artifact.read(snakemake.input.reading),
             engine=artifact.read(snakemake.input.engine),
             hardware=artifact.read(snakemake.input.hardware),
+            draft=draft_of(snakemake.input),
         )
     artifact.write(snakemake.output[0], document)
+
+
+def draft_of(files):
+    """Return what the draft checkpoint is and how the engine reads it, if there is one."""
+    if not files.draft_format:
+        return None
+    return plan.Draft(artifact.read(files.draft_format), artifact.read(files.draft_reading))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ def main(snakemake):
     if cause := artifact.stopping(plan):
         document = artifact.skipped(checkpoint.WEIGHTS_SCHEMA, cause)
     else:
-        document = checkpoint.weights(artifact.read(snakemake.input.metadata))
+        draft = snakemake.input.draft
+        document = checkpoint.weights(
+            artifact.read(snakemake.input.metadata), artifact.read(draft) if draft else None
+        )
     artifact.write(snakemake.output[0], document)
 
 

@@ -59,25 +59,33 @@ def allows_code(entry: Entry) -> bool:
     return bool(entry.get("trust-remote-code"))
 
 
-def weights(metadata: Document) -> Document:
+def weights(metadata: Document, draft: Document | None = None) -> Document:
     """Bring the files that ``metadata`` names here, into the hub's cache, and verify them.
+
+    Args:
+        metadata: of the checkpoint to serve.
+        draft: metadata of the checkpoint that drafts for it, if one does.
 
     Files of a local folder are verified in place.  Files that are here are not fetched again, and
     not hashed again unless they changed; finished files survive an interruption.
 
     Returns:
-        The document ``weights/1``; ``snapshot`` is the folder to serve.  Its status is ``failed``
-        where a local file is damaged.
+        The document ``weights/1``; ``snapshot`` is the folder to serve, ``draft`` that of the
+        draft.  Its status is ``failed`` where a local file is damaged.
 
     Raises:
         UnreachableError: the hub, the network, the disk or a right is missing; one line says which.
     """
-    if cause := artifact.stopping(metadata):
+    if cause := artifact.stopping(metadata, *([draft] if draft else [])):
         return artifact.skipped(WEIGHTS_SCHEMA, cause)
     try:
-        return transfer.bring(metadata)
+        served = transfer.bring(metadata)
     except UnusableError as error:
         return transfer.failed(metadata, error)
+    try:
+        return served | {"draft": transfer.bring(draft)["snapshot"] if draft else None}
+    except UnusableError as error:
+        return transfer.failed(draft or metadata, error)
 
 
 def _source(entry: Entry) -> inventory.Source:

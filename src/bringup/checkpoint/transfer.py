@@ -34,6 +34,7 @@ def bring(metadata: Document) -> Document:
         SCHEMA,
         checkpoint=metadata["checkpoint"],
         snapshot=snapshot,
+        draft=None,
         files=[{"name": f.name, "size": f.size, "sha256": digests[f.name]} for f in files],
         bytes=sum(file.size for file in files),
     )
@@ -48,6 +49,7 @@ def failed(metadata: Document, error: UnusableError) -> Document:
         artifact.reason("checkpoint", str(error), hint=hint),
         checkpoint=metadata["checkpoint"],
         snapshot=None,
+        draft=None,
         files=[],
         bytes=None,
     )

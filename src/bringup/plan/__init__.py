@@ -14,10 +14,11 @@ from typing import Any
 
 from bringup import artifact, routing
 from bringup.artifact import Document, reason
-from bringup.plan import fit, kv
+from bringup.plan import drafting, fit, kv
 from bringup.plan.backends import Decision, Target, decide
 from bringup.plan.cost import cost, seconds
 from bringup.plan.cost import table as cost_table
+from bringup.plan.drafting import Draft
 from bringup.plan.spread import Spread
 from bringup.plan.sweep import largest_concurrency
 from bringup.plan.sweep import warnings as sweep_warnings
@@ -25,6 +26,7 @@ from bringup.routing import arguments, traps
 
 __all__ = [
     "SCHEMA",
+    "Draft",
     "cost",
     "cost_table",
     "foreign_environment",
@@ -92,6 +94,7 @@ def plan(
     reading: Document,
     engine: Document,
     hardware: Document,
+    draft: Draft | None = None,
 ) -> Document:
     """Return ``plan.json``.
 
@@ -102,18 +105,21 @@ def plan(
         reading: how this build reads it.
         engine: the build: its version, interpreter, flags and choices.
         hardware: the machine's fingerprint.
+        draft: the draft checkpoint, where the experiment names one.
 
     Returns:
         A document of status ``ok``; ``refused`` with the first objection that no key of the
         experiment lets pass; ``skipped`` where an earlier document stops the experiment.
     """
-    stop = artifact.stopping(format, engine)
+    drafting = [draft.format] if draft else []
+    stop = artifact.stopping(format, *drafting, engine)
     if stop:
         return artifact.skipped(SCHEMA, stop, **_blank(experiment))
-    case = _Case(experiment, format, reading, engine, hardware)
+    case = _Case(experiment, format, reading, engine, hardware, draft)
     objections = list(case.objections())
     standing = [each for each in objections if not case.waiver(each)]
-    if not standing and (stop := artifact.stopping(reading)):
+    readings = [reading, draft.reading] if draft else [reading]
+    if not standing and (stop := artifact.stopping(*readings)):
         return artifact.skipped(SCHEMA, stop, **_blank(experiment))
     waived = [case.waived(each) for each in objections if case.waiver(each)]
     others = [{"class": each["class"], "message": each["message"]} for each in standing[1:]]
@@ -148,6 +154,7 @@ class _Case:
     reading: Document
     engine: Document
     hardware: Document
+    draft: Draft | None
 
     @property
     def on_cpu(self) -> bool:
@@ -184,7 +191,7 @@ class _Case:
     @cached_property
     def flags(self) -> list[Flag]:
         """Every argument but the model, host and port, in the order of the command line."""
-        chosen = [*self._users_flags(), *self._table_flags()]
+        chosen = [*self._users_flags(), *self._table_flags(), *self._draft_flags()]
         return [*chosen, *self._workflow_flags({arguments.canonical(each.name) for each in chosen})]
 
     def _users_flags(self) -> Iterator[Flag]:
@@ -206,6 +213,20 @@ class _Case:
                     f"row {decision.row}, {decision.document['known']}: {decision.document['why']}"
                 )
                 yield Flag(name, value, "table", why)
+
+    def _draft_flags(self) -> Iterator[Flag]:
+        if self.draft:
+            if "speculative-algorithm" not in self.server:
+                algorithm, why = self._algorithm()
+                yield Flag("speculative-algorithm", algorithm, "table", why)
+            yield Flag("speculative-draft-model-path", "{draft}", "workflow", "config: draft")
+
+    def _algorithm(self) -> tuple[str, str]:
+        """Return the speculative algorithm of the draft checkpoint, and why."""
+        assert self.draft
+        same = self.experiment["draft"] == self.experiment["checkpoint"]
+        own_layers = same and bool(self.format["model"].get("draft_layers"))
+        return self.draft.algorithm(own_layers=own_layers)
 
     def _workflow_flags(self, taken: set[str]) -> Iterator[Flag]:
         """Yield what the workflow adds, without what the user decided."""
@@ -248,7 +269,14 @@ class _Case:
             return None
         smallest = min(gpu["memory_gib"] for gpu in self.hardware["gpus"])
         flags = _sound(self.canonical_flags)
-        return fit.Fit(self.format, flags, smallest, self.engine["version"], self.target.gpu)
+        return fit.Fit(
+            self.format,
+            flags,
+            smallest,
+            self.engine["version"],
+            self.target.gpu,
+            self.draft.format if self.draft else None,
+        )
 
     @cached_property
     def traps(self) -> list[dict[str, Any]]:
@@ -268,8 +296,9 @@ class _Case:
         backends = [each for decision in self.decisions for each in decision.objections]
         yield from (each for each in backends if each["class"] != "known-bad-backend")
         yield from _trap_objections(self.traps)
-        yield from self._conflict()
-        yield from self._misreading()
+        for format, reading, whose in self._checkpoints():
+            yield from _conflict(format, whose)
+            yield from _misreading(reading, whose)
         yield from (each for each in backends if each["class"] == "known-bad-backend")
         yield from self._parser()
         yield from self._draft()
@@ -277,27 +306,11 @@ class _Case:
         if self.memory:
             yield from self.memory.objections()
 
-    def _conflict(self) -> Iterator[Document]:
-        if self.format["verdict"] == "conflict":
-            contradictions = self.format["contradictions"]
-            yield reason(
-                "format-conflict",
-                "the checkpoint contradicts itself: " + (contradictions or ["see format.json"])[0],
-                evidence=contradictions,
-                hint="pin another revision, or give accept_conflict: <why>",
-            )
-
-    def _misreading(self) -> Iterator[Document]:
-        if self.reading.get("verdict") in ("misreads", "cannot-load"):
-            fixed = self.reading.get("fixed_by")
-            yield reason(
-                "misread-format",
-                f"this build {self.reading['verdict'].replace('-', ' ')} the checkpoint: "
-                f"{self.reading['message']}",
-                hint=f"fixed by {fixed}"
-                if fixed
-                else "another engine, or accept_misreading: <why>",
-            )
+    def _checkpoints(self) -> Iterator[tuple[Document, Document, str]]:
+        """Yield (format, reading, what it is called) of each checkpoint that is served."""
+        yield self.format, self.reading, "checkpoint"
+        if self.draft:
+            yield self.draft.format, self.draft.reading, "draft checkpoint"
 
     def _parser(self) -> Iterator[Document]:
         names = [arguments.canonical(flag.name) for flag in self.flags]
@@ -312,12 +325,10 @@ class _Case:
                 )
 
     def _draft(self) -> Iterator[Document]:
-        if self.experiment.get("draft"):
-            yield reason(
-                "draft-not-supported",
-                "draft checkpoints are not fetched and handed to the server yet",
-                hint="the checkpoint's own draft layers need no draft: set speculative-algorithm",
-            )
+        if self.draft:
+            algorithm = self.canonical_flags["speculative-algorithm"]
+            model, flags = self.format["model"], self.engine["flags"]
+            yield from drafting.objections(self.draft, str(algorithm), model, flags)
 
     def _too_few_gpus(self) -> Iterator[Document]:
         present = len(self.hardware["gpus"])
@@ -331,14 +342,15 @@ class _Case:
         if self.memory:
             yield from self.memory.warnings()
         yield from self.trapped("warn")
-        if self.format["verdict"] == "metadata-incomplete":
-            notes = self.format.get("notes") or ["its files don't tell every format"]
-            yield {"class": "metadata-incomplete", "message": "; ".join(notes)}
-        if self.reading.get("verdict") == "unknown":
-            message = self.reading["message"] or "how this build reads the checkpoint is not known"
-            yield {"class": "reading-unknown", "message": message}
-        for name, format in self.formats.items():
-            if format == "unknown" and name not in ("other", "embeddings"):
+        for format, reading, whose in self._checkpoints():
+            if format["verdict"] == "metadata-incomplete":
+                notes = format.get("notes") or [f"the {whose}'s files don't tell every format"]
+                yield {"class": "metadata-incomplete", "message": "; ".join(notes)}
+            if reading.get("verdict") == "unknown":
+                told = reading["message"] or f"how this build reads the {whose} is not known"
+                yield {"class": "reading-unknown", "message": told}
+        for name, kind in self.formats.items():
+            if kind == "unknown" and name not in ("other", "embeddings"):
                 yield {"class": "unknown-format", "message": f"the format of {name} is not known"}
 
     def trapped(self, effect: str) -> Iterator[Document]:
@@ -369,10 +381,32 @@ class _Case:
             "backend": _by_module(self.decisions),
             "format": self.formats,
             "weights_bytes": self.format["weights_bytes"] or None,
+            "draft_bytes": (self.draft.format["weights_bytes"] or None) if self.draft else None,
             "fit": self.memory.document() if self.memory else None,
             "warnings": warnings,
             "notes": list(self.trapped("note")),
         }
+
+
+def _conflict(format: Document, whose: str) -> Iterator[Document]:
+    if format["verdict"] == "conflict":
+        contradictions = format["contradictions"]
+        yield reason(
+            "format-conflict",
+            f"the {whose} contradicts itself: {(contradictions or ['see format.json'])[0]}",
+            evidence=contradictions,
+            hint="pin another revision, or give accept_conflict: <why>",
+        )
+
+
+def _misreading(reading: Document, whose: str) -> Iterator[Document]:
+    if reading.get("verdict") in ("misreads", "cannot-load"):
+        fixed = reading.get("fixed_by")
+        yield reason(
+            "misread-format",
+            f"this build {reading['verdict'].replace('-', ' ')} the {whose}: {reading['message']}",
+            hint=f"fixed by {fixed}" if fixed else "another engine, or accept_misreading: <why>",
+        )
 
 
 def _blank(experiment: Mapping[str, Any]) -> Document:
@@ -392,6 +426,7 @@ def _blank(experiment: Mapping[str, Any]) -> Document:
         "backend": {},
         "format": {},
         "weights_bytes": None,
+        "draft_bytes": None,
         "fit": None,
         "warnings": [],
         "notes": [],

@@ -53,7 +53,7 @@ def cost(
     for plan in plans:
         rows.append(_row(plan, sweeps, known, fetched))
         if plan["status"] == "ok":
-            fetched.add(plan["checkpoint"])
+            fetched |= {plan["checkpoint"], plan["draft"]} - {None}
     running = [row for row in rows if row["status"] == "ok"]
     fetch = sum(row["fetch_bytes"] or 0 for row in running)
     whole = sum(row["seconds"] for row in running) + fetch / FETCH_BYTES_PER_S
@@ -122,16 +122,25 @@ def _row(
     row: Document = {"experiment": name, "checkpoint": plan["checkpoint"], "status": plan["status"]}
     if plan["status"] != "ok":
         return {**row, "fetch_bytes": 0, "load_s": None, "seconds": None, "from": None}
-    size, boots = plan["weights_bytes"], sweeps[name]["boots"]
+    boots = sweeps[name]["boots"]
     load = loads_s.get(name)
     ready = seconds(plan, "load", {}) if load is None else load
     return {
         **row,
-        "fetch_bytes": 0 if plan["checkpoint"] in fetched else size,
+        "fetch_bytes": _to_fetch(plan, fetched),
         "load_s": round(ready, 1),
         "seconds": round(PROBE_S + boots * (ready + _sweep_s(plan, sweeps[name])), 1),
         "from": "estimated" if load is None else "an earlier run",
     }
+
+
+def _to_fetch(plan: Document, fetched: Collection[str]) -> int | None:
+    """Return the bytes of the checkpoints that are not here; None if a size is not known."""
+    sizes = {plan["checkpoint"]: plan["weights_bytes"]}
+    if plan["draft"]:
+        sizes[plan["draft"]] = plan["draft_bytes"]
+    missing: list[int | None] = [size for name, size in sizes.items() if name not in fetched]
+    return None if None in missing else sum(size or 0 for size in missing)
 
 
 def _sweep_s(plan: Document, sweep: Mapping[str, Any]) -> float:

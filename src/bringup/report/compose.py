@@ -186,7 +186,8 @@ def _command(case: Case) -> list[str]:
     plan = case.of("plan")
     if not plan.get("argv") or not plan.get("python"):
         return []
-    return command.words(plan, case.of("weights").get("snapshot") or "{model}")
+    weights = case.of("weights")
+    return command.words(plan, weights.get("snapshot") or "{model}", draft=weights.get("draft"))
 
 
 def _warnings_of(case: Case, points: Sequence[Document]) -> Iterable[Document]:

@@ -53,7 +53,10 @@ class ServerSpec:
         job of another one uses.
         """
         model = str(actual(weights["snapshot"]))
-        argv = [revealed(expanded(word).replace("{model}", model)) for word in plan["argv"]]
+        served = {"{model}": model}
+        if weights.get("draft"):
+            served["{draft}"] = str(actual(weights["draft"]))
+        argv = [revealed(served.get(word) or expanded(word)) for word in plan["argv"]]
         pythonpath = os.pathsep.join(str(actual(entry)) for entry in plan["pythonpath"])
         environment: dict[str, str | None] = {
             **dict.fromkeys(THREAD_LIMITS),
