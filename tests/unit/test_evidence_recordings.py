@@ -77,26 +77,48 @@ OUTCOMES = {
     f"{H200}/run-3/nvfp4-marlin-solo": None,
 }
 
+# What was asked for the experts, what ran them, and the verdict.
 EXPERTS = {
-    # asked, used, verdict: by the trace
+    # by the trace
     f"{H200}/run-1/bf16-triton": ("triton", "triton", "confirmed"),
     f"{H200}/run-2/fp8-cutlass": ("cutlass", "cutlass", "confirmed"),
     f"{H200}/run-2/int4-marlin": ("marlin", "marlin", "confirmed"),
     f"{H200}/run-2/nvfp4-marlin": ("marlin", "marlin", "confirmed"),
-    # by the log
+    # by the log: the method's name, or the tile sizes that Triton's kernel looks up
     f"{H200}/run-2/int4-cutlass": ("cutlass", "marlin", "fell-back"),
     f"{H200}/run-2/int4-auto": ("auto", "marlin", "confirmed"),
     f"{H200}/run-2/bf16-marlin": ("marlin", "triton", "fell-back"),
     f"{H200}/run-3/bf16-marlin": ("marlin", "triton", "fell-back"),
     f"{H200}/run-2/bf16-triton": ("triton", "triton", "confirmed"),
     f"{H200}/run-2/bf16-auto": ("auto", "triton", "confirmed"),
+    f"{H200}/run-2/fp8-auto": ("auto", "triton", "confirmed"),
     f"{H200}/run-1/fp8-triton": ("triton", "triton", "confirmed"),
     # neither tells
     f"{H200}/run-2/nvfp4_hq-marlin": ("marlin", None, "unverified"),
     f"{H200}/run-3/nvfp4-marlin-solo": ("marlin", None, "unverified"),
+    f"{H200}/run-2/nvfp4-experimental_sgl_marlin": ("experimental_sgl_marlin", None, "unverified"),
+    f"{H200}/run-3/nvfp4-experimental_sgl_marlin": ("experimental_sgl_marlin", None, "unverified"),
     f"{H200}/run-1/fp8-deep_gemm": ("deep_gemm", None, "unverified"),
+    f"{H200}/run-3/fp8-deep_gemm": ("deep_gemm", None, "unverified"),
+    f"{H200}/run-2/bf16-triton_kernel": ("triton_kernel", None, "unverified"),
+    f"{H200}/run-3/bf16-triton_kernel": ("triton_kernel", None, "unverified"),
     f"{H200}/run-2/mixed-auto": ("auto", None, "unverified"),
+    f"{H200}/run-3/mixed-auto": ("auto", None, "unverified"),
+    f"{CPU}/cpu-bf16": (None, None, "unverified"),
+    f"{CPU}/cpu-bf16-marlin": ("marlin", None, "unverified"),
+    f"{CPU}/cpu-bf16-triton": ("triton", None, "unverified"),
 }
+
+# What ran attention and the dense layers: all asked for Triton's attention, and left the dense
+# layers to the server unless they were FP8.  Where nothing shows it, it is unverified.
+OTHERS = {
+    f"{H200}/run-1/bf16-triton": (("triton", "confirmed"), ("cublas", "confirmed")),
+    f"{H200}/run-2/int4-marlin": (("triton", "confirmed"), ("cublas", "confirmed")),
+    f"{H200}/run-2/nvfp4-marlin": (("triton", "confirmed"), ("cublas", "confirmed")),
+    f"{H200}/run-2/fp8-cutlass": (("triton", "confirmed"), ("triton", "confirmed")),
+    f"{H200}/run-1/fp8-triton": ((None, "unverified"), ("triton", "confirmed")),
+}
+UNKNOWN = ((None, "unverified"), (None, "unverified"))
 
 
 @cache
@@ -123,10 +145,17 @@ def test_outcomes(name: str, class_: str | None) -> None:
     assert document["outcome"] == {None: "ready", "unfinished": "unfinished"}.get(class_, "failed")
 
 
+def test_every_server_that_became_ready_has_a_verdict() -> None:
+    assert set(EXPERTS) == {name for name, class_ in OUTCOMES.items() if class_ is None}
+
+
 @pytest.mark.parametrize(("name", "expected"), EXPERTS.items(), ids=EXPERTS)
-def test_experts(name: str, expected: tuple[str | None, ...]) -> None:
-    row = examined(name)["backends"]["experts"]
-    assert (row["asked"], row["used"], row["verdict"]) == expected
+def test_verdicts(name: str, expected: tuple[str | None, ...]) -> None:
+    found = examined(name)["backends"]
+    experts = found["experts"]
+    assert (experts["asked"], experts["used"], experts["verdict"]) == expected
+    others = tuple((found[each]["used"], found[each]["verdict"]) for each in ("attention", "dense"))
+    assert others == OTHERS.get(name, UNKNOWN)
 
 
 def test_fields_marked_as_recorded_are_in_what_the_servers_said() -> None:

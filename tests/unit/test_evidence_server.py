@@ -213,6 +213,28 @@ def test_fields_that_are_missing_or_changed_are_null(info: dict[str, Any]) -> No
     assert document["kv_tokens"] == 65536, "the log knows it too"
 
 
+def test_fields_by_their_older_names(tmp_path: Path) -> None:
+    """0.5.12 and 0.5.13 call them so; the scheduler's own view counts before the front end's."""
+    info = {
+        "nsa_prefill_backend": "flashmla_sparse",
+        "cuda_graph_max_bs": 16,
+        "moe_runner_backend": "auto",
+        "internal_states": [{"moe_runner_backend": "marlin", "cuda_graph_max_bs": 8}],
+        "a_field_of_tomorrow": {"x": 1},
+    }
+    document = boot_of("h200-0.5.16-int4-cutlass", plan(cuda_graph_max_bs=16), info=info)
+    resolved = document["resolved"]
+    assert resolved["dsa-prefill-backend"] == "flashmla_sparse"
+    assert resolved["moe-runner-backend"] == "marlin"
+    assert resolved["cuda-graph-max-bs-decode"] == 8
+    (difference,) = document["differences"]
+    assert (difference["field"], difference["asked"], difference["resolved"]) == (
+        "cuda-graph-max-bs-decode",
+        16,
+        8,
+    )
+
+
 def test_secrets_and_what_does_not_matter_are_not_written() -> None:
     document = boot_of("cpu-0.5.23-bf16", plan())
     assert "hunter2" not in json.dumps(document)
