@@ -25,9 +25,10 @@ import pytest
 from bringup import artifact
 from bringup.resident import Home, State
 from bringup.resident.home import run_folder
+from bringup.resident.supervisor import TICK_S
 from project import Copy
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CONFIG = """\
 checkpoints:
@@ -93,7 +94,7 @@ class Project(Copy):
         command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
         with self.said.open("wb") as sink:
             process = subprocess.Popen(
-                [*command, "--allowed-rules", "launch", "probe"],
+                [*command, *ONLY],
                 cwd=self.home,
                 env={
                     **os.environ,
@@ -117,13 +118,17 @@ class Project(Copy):
         """What the newest run printed."""
         return self.home / "said.txt"
 
-    def ended(self, process: subprocess.Popen[bytes], within_s: float = 120) -> int:
+    def ended(self, process: subprocess.Popen[bytes], within_s: float = 240) -> int:
         """Return a run's exit code once it has ended and nothing of it is left."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(within_s)
         assert process.returncode is not None, self.said.read_text()
         until(lambda: not left(self.home), GONE_S, lambda: left(self.home))
         return process.returncode
+
+    def jobs_left(self) -> list[str]:
+        """Return what still runs of its runs, but for servers and their supervisors."""
+        return [each for each in left(self.home) if f"{self.home}/.snakemake/scripts" in each]
 
     def read(self, name: str) -> artifact.Document:
         return artifact.read(self.folder / name)
@@ -192,62 +197,98 @@ def server() -> State | None:
     return next((state for _, state in Home.all_live() if state.ending is None), None)
 
 
-def loading(run: subprocess.Popen[bytes], project: Project) -> psutil.Process:
-    """Wait until the server loads; return the job that waits for it."""
+def ready() -> str:
+    """Return what jobs noted of the servers that became ready."""
+    return "".join(note.read_text() for note in run_folder().glob("*/ready.json"))
+
+
+def used() -> bool:
+    """Tell whether a job uses a server, or waits for it to load."""
+    for home, _ in Home.all_live():
+        try:
+            with home.used(shared=False, wait=False):
+                pass
+        except BlockingIOError:
+            return True
+    return False
+
+
+def loading(
+    run: subprocess.Popen[bytes], project: Project, *, after: psutil.Process | None = None
+) -> psutil.Process:
+    """Wait until a server loads; return the job, other than ``after``, that waits for it."""
 
     def seen() -> psutil.Process | None:
         log = project.folder / "server.log"
-        starts = log.exists() and "server_args=" in log.read_text(errors="replace")
-        return job(run, "launch") if starts and server() else None
+        begun = log.exists() and "server_args=" in log.read_text(errors="replace")
+        found = job(run, "launch")
+        return found if begun and found != after and server() and used() else None
 
-    return until(seen, 90, project.said.read_text)
+    return until(seen, 180, project.said.read_text)
 
 
 def in_use(
-    run: subprocess.Popen[bytes], project: Project, *, after: psutil.Process | None = None
+    run: subprocess.Popen[bytes],
+    project: Project,
+    *,
+    after: psutil.Process | None = None,
+    not_on: str | None = None,
 ) -> psutil.Process:
-    """Wait until a server is asked by a job other than ``after``; return that job."""
+    """Wait until a server is asked; return the job that asks.
+
+    It is another job than ``after``, and another server than that of the boot ``not_on``.
+    """
 
     def seen() -> psutil.Process | None:
-        found = job(run, "probe")
-        if found is None or found == after:
+        found, state = job(run, "probe"), server()
+        if state is None or state.boot == not_on or found == after or not used():
             return None
-        for home, state in Home.all_live():
-            try:
-                with home.used(shared=False, wait=False):
-                    pass
-            except BlockingIOError:
-                ready = "fired up" in Path(state.log).read_text(errors="replace")
-                return found if ready and state.ending is None else None
-        return None
+        return found if state.boot in ready() else None
 
-    return until(seen, 120, project.said.read_text)
+    return until(seen, 240, project.said.read_text)
 
 
 PROBE = "results/experiments/it/probe.json"
 SERVER = "results/experiments/it/server.json"
+ONLY = ("--allowed-rules", "launch", "probe")
+LOG_ROOM = 20_000
 
 
-def test_killed_jobs_supervisors_and_servers(project: Project) -> None:
-    """What says nothing about the experiment is tried again; a server's death is a result."""
-    with project.running("--retries", "3", PROBE) as run:
+def little_room() -> None:
+    """Let this process, and all that it starts, write no file longer than `LOG_ROOM`."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_ROOM, LOG_ROOM))
+
+
+def test_killed_jobs_supervisors_and_servers_and_no_room_for_logs(project: Project) -> None:
+    """What says nothing about the experiment is tried again; a server's death is a result.
+
+    All the while no log has room for what a server prints until it is ready.
+    """
+    with project.running("--retries", "3", PROBE, preexec_fn=little_room) as run:
         first = loading(run, project)
         boot = server().boot
-        first.kill()  # the job: the next one takes the load over
+        first.kill()
+        second = loading(run, project, after=first)  # takes the load over
+        assert server().boot == boot
+        os.kill(server().supervisor, signal.SIGKILL)
+        loading(run, project, after=second)  # another load
+        boot = server().boot
         asking = in_use(run, project)
+        asking.kill()
+        in_use(run, project, after=asking)  # finds the server as it was
         assert server().boot == boot
-        asking.kill()  # the next one finds the server running
-        again = in_use(run, project, after=asking)
-        assert server().boot == boot
-        os.kill(server().supervisor, signal.SIGKILL)  # the next one starts another
-        in_use(run, project, after=again)
-        assert server().boot != boot
-        os.kill(server().pid, signal.SIGKILL)  # the server itself
+        os.kill(server().supervisor, signal.SIGKILL)
+        in_use(run, project, not_on=boot)  # the same job, or the next one, starts another
+        os.kill(server().pid, signal.SIGKILL)
         assert project.ended(run) == 0
-    assert project.read("server.json")["boot"] == boot
-    probe = project.read("probe.json")
+    document, probe = project.read("server.json"), project.read("probe.json")
+    assert (document["status"], document["boot"]) == ("ok", boot)
     assert (probe["status"], probe["reason"]["class"]) == ("failed", "killed")
-    assert len(project.boots()) == 2
+    assert len(project.boots()) == 3
+    assert probe["boot"] == project.boots()[-1]
+    for log in (project.folder / "server.log", project.folder / "server.1.log"):
+        assert log.stat().st_size == LOG_ROOM
+        assert "fired up" not in log.read_text(errors="replace")
 
 
 def interrupt(run: subprocess.Popen[bytes]) -> None:
@@ -255,34 +296,81 @@ def interrupt(run: subprocess.Popen[bytes]) -> None:
     os.killpg(run.pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize(
-    ("how", "number"),
-    [("Ctrl-C", signal.SIGINT), ("TERM", signal.SIGTERM), ("INT", signal.SIGINT)],
-)
-def test_a_run_is_ended_while_a_server_is_used(
-    project: Project, how: str, number: signal.Signals
+@pytest.fixture
+def another_owner() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for another workflow which wants the same server."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_runs_are_ended_while_they_use_a_server_that_another_workflow_wants_too(
+    project: Project,
+    real_engine: artifact.Document,
+    another_owner: subprocess.Popen[bytes],
+    tmp_path: Path,
 ) -> None:
-    with project.running(PROBE) as run:
-        in_use(run, project)
-        if how == "Ctrl-C":
-            interrupt(run)
-        else:
-            run.send_signal(number)  # Snakemake alone: it waits for the job that runs
-        assert project.ended(run) != 0
-    assert project.read("server.json")["status"] == "ok"
-    assert (project.folder / "probe.json").exists() == (how != "Ctrl-C")
+    """The server stays for the other one, and ends when the last that wants it is killed.
 
+    Meanwhile a run in the same folder is refused, and one in another folder, which wants another
+    server on the same device, waits for its turn.
+    """
+    boot = ""
+    for how in ("Ctrl-C", "TERM", "INT"):
+        with project.running(PROBE) as run:
+            in_use(run, project)
+            boot = boot or server().boot
+            (home,) = (home for home, _ in Home.all_live())
+            (home.folder / "owners" / str(another_owner.pid)).touch()
+            time.sleep(3 * TICK_S)  # in which its supervisor sees the owner
+            if how == "Ctrl-C":
+                interrupt(run)
+            else:  # to Snakemake alone, which waits for the job that runs
+                run.send_signal(signal.SIGTERM if how == "TERM" else signal.SIGINT)
+            assert run.wait(120) != 0, how
+            until(lambda: not project.jobs_left(), GONE_S, project.jobs_left)
+        assert (project.folder / "probe.json").exists() == (how != "Ctrl-C")
+        assert server().boot == boot
+        (project.folder / "probe.json").unlink(missing_ok=True)
 
-def test_a_run_is_killed_while_a_server_is_used(project: Project) -> None:
-    with project.running(PROBE) as run:
+    other = Project(tmp_path, real_engine, requests=8)
+    with project.running(PROBE) as run, other.running(SERVER) as second:
         in_use(run, project)
+        os.kill(server().pid, signal.SIGSTOP)  # no answer comes until all is arranged
+        assert server().boot == boot
+        refused = project.snakemake(PROBE, *ONLY)
+        assert refused.returncode != 0
+        assert "cannot be locked" in refused.stderr
+        until(lambda: job(second, "launch"), 60, other.said.read_text)
+        another_owner.kill()
+        another_owner.wait()
         run.kill()
         project.ended(run)
+        assert other.ended(second) == 0
     assert not (project.folder / "probe.json").exists()
-    locked = project.snakemake(PROBE, "--allowed-rules", "launch", "probe")
-    assert locked.returncode != 0
-    assert "--unlock" in locked.stderr
+    assert other.read("server.json")["status"] == "ok"
+    assert end_of(project) <= start_of(other)
+    unlocked_and_clean(project)
+
+
+def end_of(project: Project) -> str:
+    """Return when its newest server had ended, by the note in its log."""
+    log = (project.folder / "server.log").read_text()
+    return re.findall(r"^\[bringup (\S+ \S+)\] ended", log, re.MULTILINE)[-1]
+
+
+def start_of(project: Project) -> str:
+    """Return when its newest server was started."""
+    log = (project.folder / "server.log").read_text()
+    return re.findall(r"^\[bringup (\S+ \S+)\] boot", log, re.MULTILINE)[0]
+
+
+def unlocked_and_clean(project: Project) -> None:
+    """Unlock the folder of a killed run; nothing else may be in the next run's way."""
     assert project.snakemake("--unlock", PROBE).returncode == 0
+    again = project.snakemake("--dry-run", PROBE, *ONLY)
+    assert again.returncode == 0, again.stderr
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C twice", "KILL"])
@@ -298,9 +386,7 @@ def test_a_run_is_ended_while_a_server_loads(project: Project, how: str) -> None
         assert project.ended(run) != 0
     assert not (project.folder / "server.json").exists()
     if how == "KILL":
-        assert project.snakemake("--unlock", PROBE).returncode == 0
-    again = project.snakemake("--dry-run", PROBE, "--allowed-rules", "launch", "probe")
-    assert again.returncode == 0, again.stderr  # nothing half-written is in the way
+        unlocked_and_clean(project)
 
 
 def test_a_server_is_killed_while_it_loads(project: Project) -> None:
@@ -319,52 +405,3 @@ def test_a_load_that_takes_too_long(project: Project) -> None:
     document = artifact.read(project.folder.with_name("slow") / "server.json")
     assert document["status"] == "failed"
     assert document["reason"]["class"] in ("timeout-with-progress", "timeout-without-progress")
-
-
-LOG_ROOM = 16_000
-
-
-def test_no_room_for_the_log(project: Project) -> None:
-    """A server whose output can't be kept is served by all the same."""
-
-    def little_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_ROOM, LOG_ROOM))
-
-    with project.running(SERVER, preexec_fn=little_room) as run:
-        assert project.ended(run) == 0
-    assert project.read("server.json")["status"] == "ok"
-    log = project.folder / "server.log"
-    assert log.stat().st_size == LOG_ROOM
-    assert "fired up" not in log.read_text(errors="replace")
-
-
-def lives(*projects: Project) -> list[tuple[str, str]]:
-    """Return when each server was started and had ended, by the notes in the logs."""
-    found = []
-    for each in projects:
-        for log in each.folder.glob("server*.log"):
-            notes = re.findall(r"^\[bringup (\S+ \S+)\] (boot|ended)", log.read_text(), re.M)
-            times = {what: when for when, what in notes}
-            found.append((times["boot"], times["ended"]))
-    return sorted(found)
-
-
-def test_two_workflows_on_one_machine(
-    project: Project, real_engine: artifact.Document, tmp_path: Path
-) -> None:
-    """In one folder Snakemake refuses the second; in two, their servers take turns."""
-    other = Project(tmp_path, real_engine, requests=8)
-    with project.running(SERVER) as run:
-        loading(run, project)
-        os.kill(server().pid, signal.SIGSTOP)  # it loads until all have come
-        with other.running(SERVER) as second:
-            refused = project.snakemake(SERVER, "--allowed-rules", "launch")
-            assert refused.returncode != 0
-            assert "cannot be locked" in refused.stderr
-            until(lambda: job(second, "launch"), 60)
-            os.kill(server().pid, signal.SIGCONT)
-            assert project.ended(run) == 0
-            assert other.ended(second) == 0
-    assert [each.read("server.json")["status"] for each in (project, other)] == ["ok", "ok"]
-    first, then = lives(project, other)[-2:]
-    assert first[1] <= then[0]

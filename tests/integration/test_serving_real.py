@@ -1,12 +1,9 @@
-"""The life of a real SGLang server: shared by jobs, ended by whatever ends them, nothing left."""
+"""The life of a real SGLang server in the hands of jobs; test_faults_real has how runs end."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +16,6 @@ from bringup.paths import PROJECT
 from bringup.resident import Home, State
 from bringup.serving import (
     Busy,
-    Interrupted,
     ServerFailed,
     ServerSpec,
     devices,
@@ -84,24 +80,10 @@ def nothing_left(of: ServerSpec) -> bool:
     return all(process.status() == psutil.STATUS_ZOMBIE for process in left)
 
 
-def until(happens: Callable[[], bool], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not happens():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
 def child(of: ServerSpec, name: str) -> psutil.Process:
     """Return a process of the server by the name that SGLang gives it."""
     children = psutil.Process(state(of).pid).children(recursive=True)
     return next(process for process in children if name in " ".join(process.cmdline()))
-
-
-def workflow(monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[bytes]:
-    """Return a process that stands for a workflow's main process from now on."""
-    process = subprocess.Popen(["sleep", "600"])
-    monkeypatch.setenv("BRINGUP_OWNER", str(process.pid))
-    return process
 
 
 def test_one_load_for_all_jobs_until_its_scheduler_dies(
@@ -136,82 +118,6 @@ def test_one_load_for_all_jobs_until_its_scheduler_dies(
         child(spec(), "scheduler").kill()
         second.endpoint.post("/generate", {"text": "1+1="}, timeout_s=60)
     assert (caught.value.stage, caught.value.boot) == ("use", first.id)
-    assert nothing_left(spec())
-
-
-def test_it_ends_with_its_workflow_and_with_its_supervisor(
-    spec: Callable[..., ServerSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner = workflow(monkeypatch)
-    with (
-        pytest.raises(Interrupted, match="owner"),
-        lease(spec(), log_dir=tmp_path),
-    ):
-        owner.kill()
-        owner.wait()
-        until(lambda: nothing_left(spec()), 5)
-
-    monkeypatch.setenv("BRINGUP_OWNER", str(os.getpid()))
-    with (
-        pytest.raises(Interrupted, match="supervisor was killed"),
-        lease(spec(), log_dir=tmp_path),
-    ):
-        os.kill(state(spec()).supervisor, signal.SIGKILL)
-        until(lambda: nothing_left(spec()), 5)
-
-
-@pytest.mark.parametrize("victim", ["workflow", "supervisor", "server"])
-def test_nothing_is_left_of_a_load_that_is_cut_short(
-    victim: str,
-    spec: Callable[..., ServerSpec],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    owner = workflow(monkeypatch)
-    job = subprocess.Popen(
-        [sys.executable, "-c", f"from bringup.serving import *; {job_code(spec(), tmp_path)}"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    log = tmp_path / "server.log"
-    until(lambda: log.exists() and "server_args=" in log.read_text(), 120)
-    pid = {
-        "workflow": owner.pid,
-        "supervisor": state(spec()).supervisor,
-        "server": state(spec()).pid,
-    }[victim]
-    os.kill(pid, signal.SIGKILL)
-    owner.poll()
-    complaint = job.communicate(timeout=60)[1]
-    assert ("ServerFailed" if victim == "server" else "Interrupted") in complaint
-    until(lambda: nothing_left(spec()), 5)
-    owner.kill()
-    owner.wait()
-
-
-def job_code(of: ServerSpec, log_dir: Path) -> str:
-    """Return code that leases a server as a job does."""
-    return (
-        "from pathlib import PosixPath; from bringup.resident import Spec\n"
-        f"with lease({of!r}, log_dir={log_dir!r}): pass"
-    )
-
-
-def test_a_job_killed_while_it_loads_leaves_the_load_to_the_next(
-    spec: Callable[..., ServerSpec], tmp_path: Path
-) -> None:
-    job = subprocess.Popen(
-        [sys.executable, "-c", f"from bringup.serving import *; {job_code(spec(), tmp_path)}"],
-    )
-    until(lambda: any(Home.all_live()), 60)
-    boot = state(spec()).boot
-    job.kill()
-    job.wait()
-    with lease(spec(), log_dir=tmp_path) as found:
-        assert found.id == boot
-    began = time.monotonic()
-    Home.of(spec().process).stop()
-    assert time.monotonic() - began < 10
     assert nothing_left(spec())
 
 

@@ -638,6 +638,19 @@ def test_another_user_can_take_the_lock(monkeypatch: pytest.MonkeyPatch) -> None
         assert os.waitpid(other, 0)[1] == 0
 
 
+def test_jobs_with_other_temporary_folders_share_the_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch system gives each job a TMPDIR of its own."""
+    monkeypatch.delenv("BRINGUP_LOCKS")
+    monkeypatch.setattr(devices, "LOCKS", tmp_path / "everybodys")
+    found = set()
+    for name in ("one", "two"):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / name))
+        found.add(devices.slot("GPU-x"))
+    assert found == {tmp_path / "everybodys/GPU-x.lock"}
+
+
 def test_a_link_is_no_lock(tmp_path: Path) -> None:
     devices.slot("GPU-x").unlink()
     (tmp_path / "locks" / "GPU-x.lock").symlink_to(tmp_path / "elsewhere")

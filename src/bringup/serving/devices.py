@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,10 @@ from bringup.resident import Home, locked
 from bringup.serving.errors import Busy
 
 CPU = "cpu"
+
+LOCKS = Path("/tmp/sglang-bringup-locks")
+"""Where slots are unless ``BRINGUP_LOCKS`` names another folder: in the one place that all users
+and jobs of a machine see, whatever their TMPDIR is."""
 
 IDLE_SHARE = 0.05
 """Share of a GPU's memory that may be in use on a free one: drivers and displays take some.
@@ -173,8 +176,7 @@ def slot(device: str) -> Path:
     Raises:
         OSError: the file is not what such a file must be (a link, say).
     """
-    named = os.environ.get("BRINGUP_LOCKS")
-    folder = Path(named or Path(tempfile.gettempdir(), "sglang-bringup-locks"))
+    folder = Path(os.environ.get("BRINGUP_LOCKS") or LOCKS)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
         folder.chmod(0o1777)
