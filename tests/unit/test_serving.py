@@ -291,7 +291,7 @@ FLOOD_MB = 300
 def lines_around(log: Path) -> tuple[list[str], list[str]]:
     """Return the first and the last lines of a log."""
     lines = log.read_text().splitlines()
-    return lines[:3], lines[-3:]
+    return lines[:4], lines[-3:]
 
 
 def peak_mib(pid: int) -> int:
@@ -306,7 +306,7 @@ def test_a_log_of_hundreds_of_megabytes_does_no_harm(experiment: Any, tmp_path: 
     with lease(spec, log_dir=tmp_path) as boot:
         head, tail = lines_around(boot.log)
         assert boot.id in head[0]
-        assert head[2].endswith("line 0")
+        assert head[3].endswith("line 0")
         assert tail[-1] == "The server is fired up and ready to roll!"
         assert tail[-2].endswith(" lines of flood")
         assert boot.log.stat().st_size <= 64 << 20
