@@ -17,6 +17,9 @@ from statistics import mean
 
 from bringup import artifact, words
 
+TIMES = Path(".snakemake/times.json")
+"""Where it is remembered how long jobs took, below the working directory."""
+
 MOST_NAMED = 6
 """Experiments named on one line of a dry run, and files named as a reason."""
 
@@ -86,6 +89,10 @@ class Times:
     def of(self, job: Job) -> float | None:
         """Return the seconds that a job took last time."""
         return self._of[job.rule].get(job.output)
+
+    def by_output(self) -> dict[str, float]:
+        """Return the seconds of each job by its first output."""
+        return {output: took for of_rule in self._of.values() for output, took in of_rule.items()}
 
     def usual(self, rule: str) -> float | None:
         """Return the mean over all jobs of a rule; None if none has run."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 import sys
 import time
 from logging import LogRecord
-from pathlib import Path
 
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from bringup.progress import Job, Progress, Times, outlook
-
-TIMES = Path(".snakemake/times.json")
+from bringup.progress import TIMES, Job, Progress, Times, outlook
 
 LEFT_OUT = frozenset(
     {

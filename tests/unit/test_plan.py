@@ -873,7 +873,13 @@ def test_the_cost_of_a_run():
     no = plan.screened(experiment_of(name="three"), "needs more")
     sweep = {"concurrency": [1, 8], "repeats": 3, "min_seconds": 60, "boots": 1}
     sweeps = dict.fromkeys(("one", "two", "three"), sweep) | {"one": {**sweep, "boots": 2}}
-    cost = plan.cost([one, two, no], sweeps, loads_s={"two": 100.0})
+    took = {
+        "results/experiments/two/server.json": 100.0,
+        "results/experiments/two/probe.json": 4.0,
+        "results/experiments/two/points/c1.json": 190.0,
+        "results/experiments/two/points/c8.json": 200.0,
+    }
+    cost = plan.cost([one, two, no], sweeps, took=took)
     assert cost["fetch_bytes"] == 168_200_000_000
     assert cost["loads"] == 3
     first, second, third = cost["experiments"]
@@ -885,13 +891,22 @@ def test_the_cost_of_a_run():
     assert second["fetch_bytes"] == 0
     # first: two boots, each estimated to be ready after load_s
     assert first["seconds"] == 15 + 2 * (first["load_s"] + 2 * (180 + 15))
-    # second: ready after 100 s, a probe of 15 s, two levels of 3 × 60 s and 15 s each
-    assert second["seconds"] == 100 + 15 + 2 * (180 + 15)
+    assert second["seconds"] == 100 + 4 + 190 + 200
     assert plan.cost([one], sweeps, here=["nvfp4"])["fetch_bytes"] == 0
     table = plan.cost_table(cost)
-    assert "| two | ok | 0.0 GB | 100 s (an earlier run) | 8.4 |" in table
+    assert "| two | ok | 0.0 GB | 100 s (an earlier run) | 8.2 |" in table
     assert "In all: 168.2 GB to fetch, 3 server loads" in table
     assert f"none left; {one['engine']} built for these plans" in table
+
+
+def test_what_no_earlier_run_tells_is_estimated():
+    one = planned({}, machine=H200)
+    sweep = {"concurrency": [1, 8], "repeats": 1, "min_seconds": 10, "boots": 1}
+    took = {"results/experiments/one/points/c1.json": 40.0}
+    (row,) = plan.cost([one], {"one": sweep}, took=took, profiled=["one"])["experiments"]
+    assert row["from"] == "an earlier run, in part"
+    # a probe, the other level (10 s and 15 s), and a profile
+    assert row["seconds"] == row["load_s"] + 15 + 40 + (10 + 15) + 15
 
 
 def test_a_draft_is_fetched_too_and_once():

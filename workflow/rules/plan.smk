@@ -47,6 +47,7 @@ rule plans:
     params:
         code=code("plans"),
         sweeps={name: entry["sweep"] for name, entry in CONFIG.experiments.items()},
+        profiled=[name for name in CONFIG.experiments if profiled(name)],
         local=[name for name, entry in CONFIG.checkpoints.items() if "path" in entry],
     script:
         "../scripts/plans.py"

@@ -2,22 +2,32 @@
 
 from pathlib import Path
 
-from bringup import artifact, plan
+from bringup import artifact, plan, progress
 from bringup.joblog import logged
 
 
 def main(snakemake):
-    sweeps = snakemake.params.sweeps
-    plans = [artifact.read(path) for path in snakemake.input.plans]
-    loads = {name: seconds for name in sweeps if (seconds := load_seconds(name))}
-    cost = plan.cost(plans, sweeps, loads_s=loads, here=snakemake.params.local)
+    params = snakemake.params
+    cost = plan.cost(
+        [artifact.read(path) for path in snakemake.input.plans],
+        params.sweeps,
+        took=times(),
+        here=params.local,
+        profiled=params.profiled,
+    )
     artifact.write_text(snakemake.output[0], plan.cost_table(cost))
 
 
-def load_seconds(name):
-    """Return how long the experiment's server took to load in an earlier run, if there was one."""
-    path = Path("results/experiments", name, "server.json")
-    return artifact.read(path).get("load_s") if path.exists() else None
+def times():
+    """Return how long jobs took in earlier runs; one that was skipped then tells nothing."""
+    known = progress.Times(progress.TIMES).by_output()
+    return {output: took for output, took in known.items() if happened(Path(output))}
+
+
+def happened(output):
+    if output.suffix != ".json" or not output.exists():
+        return False
+    return artifact.read(output).get("status") not in (None, "skipped")
 
 
 if __name__ == "__main__":

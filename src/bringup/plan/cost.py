@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bringup.artifact import Document
 
 GB = 1_000_000_000
+
+FOLDER = "results/experiments"
+"""Where the outputs of an experiment's jobs stand."""
+
+PARTLY = "an earlier run, in part"
+"""Where a row's seconds are from, if some jobs never ran."""
 
 LOAD_S = {"cpu": 35.0, "cuda": 75.0}
 """Seconds until a server answers, weights apart, where no earlier run tells.
@@ -31,27 +37,28 @@ def cost(
     plans: Sequence[Document],
     sweeps: Mapping[str, Mapping[str, Any]],
     *,
-    loads_s: Mapping[str, float] | None = None,
+    took: Mapping[str, float] | None = None,
     here: Collection[str] = (),
+    profiled: Collection[str] = (),
 ) -> Document:
     """Return what running the experiments of ``plans`` would cost.
 
     Args:
         plans: every ``plan.json``; only those of status ``ok`` cost anything.
         sweeps: by experiment, ``{concurrency, repeats, min_seconds, boots}``.
-        loads_s: by experiment, how long its server took to be ready in an earlier run.
+        took: seconds that jobs took in earlier runs, by their first output.
         here: checkpoints whose weights need not be fetched.
+        profiled: experiments that end with a profile of their kernels.
 
     Returns:
         ``{experiments: [{experiment, status, fetch_bytes, load_s, seconds, from}], fetch_bytes,
         unknown_sizes, engines, loads, minutes}``; a checkpoint is fetched once, for the first that
         needs it, and ``engines`` were built for the plans.
     """
-    known = loads_s or {}
     fetched: set[str] = set(here)
     rows = []
     for plan in plans:
-        rows.append(_row(plan, sweeps, known, fetched))
+        rows.append(_row(plan, sweeps, took or {}, fetched, plan["experiment"] in profiled))
         if plan["status"] == "ok":
             fetched |= {plan["checkpoint"], plan["draft"]} - {None}
     running = [row for row in rows if row["status"] == "ok"]
@@ -115,23 +122,41 @@ def table(cost: Document) -> str:
 def _row(
     plan: Document,
     sweeps: Mapping[str, Mapping[str, Any]],
-    loads_s: Mapping[str, float],
+    took: Mapping[str, float],
     fetched: Collection[str],
+    profiled: bool,
 ) -> Document:
     name = plan["experiment"]
     row: Document = {"experiment": name, "checkpoint": plan["checkpoint"], "status": plan["status"]}
     if plan["status"] != "ok":
         return {**row, "fetch_bytes": 0, "load_s": None, "seconds": None, "from": None}
-    boots = sweeps[name]["boots"]
-    load = loads_s.get(name)
-    ready = seconds(plan, "load", {}) if load is None else load
+    jobs = dict(_jobs(plan, sweeps[name], profiled))
+    known = sum(output in took for output in jobs)
+    ready = took.get(f"{FOLDER}/{name}/server.json", seconds(plan, "load", {}))
     return {
         **row,
         "fetch_bytes": _to_fetch(plan, fetched),
         "load_s": round(ready, 1),
-        "seconds": round(PROBE_S + boots * (ready + _sweep_s(plan, sweeps[name])), 1),
-        "from": "estimated" if load is None else "an earlier run",
+        "seconds": round(sum(took.get(output, guess) for output, guess in jobs.items()), 1),
+        "from": "an earlier run" if known == len(jobs) else PARTLY if known else "estimated",
     }
+
+
+def _jobs(plan: Document, sweep: Mapping[str, Any], profiled: bool) -> Iterator[tuple[str, float]]:
+    """Yield the first output of each job that uses a server, and how long it is estimated to take.
+
+    The first job on each life of a server waits until it is ready.
+    """
+    folder, load = f"{FOLDER}/{plan['experiment']}", seconds(plan, "load", {})
+    yield f"{folder}/server.json", load
+    yield f"{folder}/probe.json", seconds(plan, "probe", {})
+    for boot in range(1, sweep["boots"] + 1):
+        for place, level in enumerate(sweep["concurrency"]):
+            waits = load if boot > 1 and place == 0 else 0.0
+            number = "" if boot == 1 else f".boot{boot}"
+            yield f"{folder}/points/c{level}{number}.json", waits + seconds(plan, "point", sweep)
+    if profiled:
+        yield f"{folder}/kernels.json", seconds(plan, "kernels", {})
 
 
 def _to_fetch(plan: Document, fetched: Collection[str]) -> int | None:
@@ -141,10 +166,6 @@ def _to_fetch(plan: Document, fetched: Collection[str]) -> int | None:
         sizes[plan["draft"]] = plan["draft_bytes"]
     missing: list[int | None] = [size for name, size in sizes.items() if name not in fetched]
     return None if None in missing else sum(size or 0 for size in missing)
-
-
-def _sweep_s(plan: Document, sweep: Mapping[str, Any]) -> float:
-    return len(sweep["concurrency"]) * seconds(plan, "point", sweep)
 
 
 def _size(row: Document) -> str:
