@@ -22,7 +22,7 @@ SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={home}/munge.socket
+AuthInfo=socket={home}/munge.socket,cred_expire=10
 CredType=cred/munge
 CryptoType=crypto/munge
 ProctrackType=proctrack/linuxproc

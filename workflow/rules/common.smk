@@ -43,9 +43,11 @@ try:
     CONFIG = WHOLE.only(config["study"]) if "study" in config else WHOLE
     HARDWARE = planned_for(CONFIG.hardware)
     HOST = hardware.fingerprint() if CONFIG.hardware else HARDWARE  # what engines are built on
-    for entry in CONFIG.experiments.values():
-        probes.load(entry["probes"]["suites"], SUITES)
-        probes.Thresholds(entry["probes"]["pass_share"], entry["probes"]["degraded_share"])
+    asked = [entry["probes"] for entry in CONFIG.experiments.values()]
+    for names in dict.fromkeys(tuple(each["suites"]) for each in asked):
+        probes.load(names, SUITES)
+    for shares in dict.fromkeys((each["pass_share"], each["degraded_share"]) for each in asked):
+        probes.Thresholds(*shares)
 except ValueError as error:
     sys.exit(str(error))
 
