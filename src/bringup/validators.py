@@ -42,6 +42,10 @@ CPU_SHARE = 0.9
 SLOWED_SHARE = 0.05
 """A run is flagged where clocks were held down in more than this share of the samples."""
 
+STARVED_SHARE = 0.1
+"""A run is flagged where a thread of the server was ready and had no CPU for more of it than this:
+other loads on the machine, or too few cores."""
+
 LOG_SHARE = 0.3
 """Largest difference between decode throughput in the server's log and in the client's steady
 window, where the log's includes no prefill."""
@@ -63,8 +67,9 @@ class Evidence:
     ``figures`` are those of `bringup.load.definitions`; ``traffic`` is what the server's log shows
     of the same window (`bringup.evidence.log.traffic`); ``counters`` how far the server's own
     counters moved (name → difference); ``gpu`` what the GPUs did
-    (`bringup.load.telemetry.figures`); each None where there is none.  ``on_gpu`` says that the
-    server has GPUs, watched or not.
+    (`bringup.load.telemetry.figures`); ``cpu_wait_share`` the share of the run for which one thread
+    of the server waited for a CPU (`bringup.load.cpu`); each None where there is none.  ``on_gpu``
+    says that the server has GPUs, watched or not.
     """
 
     workload: Workload
@@ -76,6 +81,7 @@ class Evidence:
     counters: Mapping[str, float] | None = None
     gpu: Mapping[str, Any] | None = None
     on_gpu: bool = False
+    cpu_wait_share: float | None = None
 
 
 Check = Callable[[Evidence], tuple[Level, str]]
@@ -297,6 +303,14 @@ def _gpus_alone(evidence: Evidence) -> tuple[Level, str]:
     return "ok", "no other process came to the GPUs"
 
 
+def _cpu_at_hand(evidence: Evidence) -> tuple[Level, str]:
+    share = evidence.cpu_wait_share
+    if share is None:
+        return "unchecked", "how long the server's threads waited for a CPU is not known"
+    said = f"a thread of the server waited for a CPU for {share:.0%} of the run"
+    return ("flag" if share > STARVED_SHARE else "ok"), said
+
+
 VALIDATORS: Mapping[str, Check] = {
     "all-sent": _all_sent,
     "none-failed": _none_failed,
@@ -315,5 +329,6 @@ VALIDATORS: Mapping[str, Check] = {
     "client-not-the-limit": _client_not_the_limit,
     "clocks-held": _clocks_held,
     "gpus-alone": _gpus_alone,
+    "cpu-at-hand": _cpu_at_hand,
 }
 """Name → validator, in the order in which findings are shown."""

@@ -112,10 +112,12 @@ class Study:
         self._running.append(process)
         return process
 
-    def run(self, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, timeout_s: float = 300, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake to its end; ``stderr`` holds all that it printed."""
         process = self.start(*arguments, **extra)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=timeout_s)
         return subprocess.CompletedProcess(process.args, process.returncode, stderr=output)
 
     def end(self) -> None:

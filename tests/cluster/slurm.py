@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 NODES = ("n1", "n2")
 
@@ -31,7 +33,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-ReturnToService=2
+ReturnToService=1
 GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -45,8 +47,9 @@ TaskProlog={home}/prolog
 KillWait=5
 SchedulerParameters=sched_interval=2,bf_interval=2
 SlurmdTimeout=10
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 RealMemory=8000 Gres=gpu:1
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMemory=8000 Gres=gpu:1
+NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=1 RealMemory={mib} Gres=gpu:1
+NodeName=n1 Port={ports[1]}
+NodeName=n2 Port={ports[2]}
 PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\nCgroupAutomount=no\n"
@@ -85,7 +88,12 @@ class Slurm:
         self.environment = {**os.environ, "SLURM_CONF": str(home / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         ports = free_ports(3)
-        facts = {"home": home, "host": socket.gethostname().split(".")[0], "ports": ports}
+        facts = {
+            "home": home,
+            "host": socket.gethostname().split(".")[0],
+            "ports": ports,
+            "mib": psutil.virtual_memory().total >> 20,  # each node has all that there is
+        }
         (home / "slurm.conf").write_text(SLURM_CONF.format(**facts))
         (home / "cgroup.conf").write_text(CGROUP_CONF)
         (home / "gres.conf").write_text(GRES_CONF.format(**facts))

@@ -50,7 +50,7 @@ def test_experiments_are_spread_and_each_has_one_server(study):
         assert len({(row[-2], row[-1]) for row in mine}) == 1, "one Slurm job, one node"
         assert len({document["boot"] for document in documents(study, name)}) == 1
         (log,) = (study.home / f"results/experiments/{name}/logs").glob("slurm-*.log")
-        assert "5 of 5 steps (100%) done" in log.read_text()
+        assert f"Slurm job {mine[0][-1]} on {mine[0][-2]} (" in log.read_text()
     assert not servers()
     study.forget()
     assert study.run().returncode == 0

@@ -54,6 +54,7 @@ def evidence(records: list[Record] | None = None, **changes: Any) -> Evidence:
         counters=COUNTERS,
         gpu=GPU,
         on_gpu=True,
+        cpu_wait_share=0.0,
     )
     return replace(good, **changes)
 
@@ -94,6 +95,7 @@ FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, fi
         (evidence(client=replace(CLIENT, loop_late_ms_p99=45.0)), {"client-in-time": "flag"}),
         (evidence(gpu=GPU | {"slowed": {"hardware slowdown": 0.5}}), {"clocks-held": "flag"}),
         (evidence(gpu=GPU | {"newcomers": 1}), {"gpus-alone": "void"}),
+        (evidence(cpu_wait_share=0.4), {"cpu-at-hand": "flag"}),
         (evidence(client=replace(CLIENT, turn_ms_p50=2.0)), {"client-in-time": "flag"}),
         (evidence(client=replace(CLIENT, cpu_share=0.97)), {"client-not-the-limit": "flag"}),
     ],
@@ -119,7 +121,9 @@ def test_failed_requests_flag_or_void_by_their_share(failed: int, verdict: str) 
 
 
 def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
-    blind = evidence(traffic=None, counters=None, gpu=None, client=Client("c", "1"))
+    blind = evidence(
+        traffic=None, counters=None, gpu=None, client=Client("c", "1"), cpu_wait_share=None
+    )
     assert set(verdicts(blind).values()) == {"unchecked"}
     assert verdicts(blind).keys() == {
         "cache-cold",
@@ -132,6 +136,7 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
         "client-not-the-limit",
         "clocks-held",
         "gpus-alone",
+        "cpu-at-hand",
     }
 
 

@@ -119,13 +119,13 @@ def test_experiments_on_other_gpus_load_at_once(results: Path) -> None:
     assert max(began, other_began) < min(ended, other_ended)
 
 
+def test_who_needs_most_gpus_comes_first(results: Path) -> None:
+    assert min(NEEDED, key=lambda name: life(results, name)[0]) == "four"
+
+
 def test_idle_servers_make_room_and_their_memory_is_waited_for(results: Path) -> None:
     lives = {name: life(results, name) for name in NEEDED}
-    order = sorted(NEEDED, key=lambda name: lives[name][0])
-    if order[0] == "four":
-        before, after = ["four"], order[1:]
-    else:
-        before, after = order[:2], ["four"]
+    before, after = ["four"], ["one", "two"]
     assert {lives[name][2] for name in before} == {"stopped"}
     freed = max(lives[name][1] for name in before)
     waited = [(lives[name][0] - freed).total_seconds() for name in after]

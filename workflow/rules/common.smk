@@ -12,6 +12,8 @@ from bringup.config import SUITES, ConfigError, load, suite_file
 
 CONFIG_FILE = Path("config/experiments.yaml")
 
+ALL_CORES = 1 << 16  # Snakemake gives a job at most those that there are
+
 # The small checkpoint that comes with the project, and the forms of it that are made of it.
 ARITHMETIC = "resources/arithmetic-moe"
 FORMS = ["fp8", "int4", "mixed", "mxfp4", "nvfp4"]
@@ -168,6 +170,25 @@ def cpu_server(wildcards):
     return 0 if HARDWARE["gpus"] and not NODES else 1
 
 
+def undisturbed(wildcards):
+    """Threads function of what uses a server: every core where nothing else may run meanwhile."""
+    alone = CONFIG.experiments[wildcards.experiment]["sweep"]["isolation"] == "host"
+    return ALL_CORES if alone else 1
+
+
+def largest_first(stage):
+    """Priority function of what uses a server: a GPU counts, and one in use more than a free one.
+
+    Slightly more than in proportion, or eight small experiments would always come before one that
+    needs eight GPUs.
+    """
+
+    def priority(wildcards):
+        return stage * max(1, plan.gpus_needed(CONFIG.experiments[wildcards.experiment])) ** 1.05
+
+    return priority
+
+
 def hardware_of(wildcards):
     """Input function: what the experiment is planned for."""
     kind = KINDS.get(wildcards.experiment)
@@ -188,10 +209,13 @@ def on_node(stage):
     def load_s(wildcards, input):
         return math.ceil(plan.seconds(artifact.read(input.plan), "load", {}))
 
+    def alone(wildcards):
+        return int(undisturbed(wildcards) > 1)
+
     return {
         "node": lambda wildcards: KINDS[wildcards.experiment].name,
         "seconds": seconds,
-        **({"load_s": load_s} if stage != "weights" else {}),
+        **({"load_s": load_s, "alone": alone} if stage != "weights" else {}),
     }
 
 

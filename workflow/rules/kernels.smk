@@ -9,9 +9,10 @@ rule kernels:
         "results/experiments/{experiment}/kernels.json",
     log:
         "results/experiments/{experiment}/logs/kernels.log",
-    priority: 25
+    priority: largest_first(25)
     conda:
         "../../envs/workflow.yaml"
+    threads: undisturbed
     resources:
         **on_node("kernels"),
         gpu=gpus,

@@ -11,9 +11,10 @@ rule launch:
         script="results/experiments/{experiment}/serve.sh",
     log:
         "results/experiments/{experiment}/logs/launch.log",
-    priority: 10
+    priority: largest_first(10)
     conda:
         "../../envs/workflow.yaml"
+    threads: undisturbed
     resources:
         **on_node("launch"),
         gpu=gpus,

@@ -9,9 +9,10 @@ rule point:
         "results/experiments/{experiment}/points/c{concurrency}.json",
     log:
         "results/experiments/{experiment}/logs/c{concurrency}.log",
-    priority: 30
+    priority: largest_first(30)
     conda:
         "../../envs/workflow.yaml"
+    threads: undisturbed
     resources:
         **on_node("point"),
         gpu=gpus,

@@ -9,9 +9,10 @@ rule probe:
         "results/experiments/{experiment}/probe.json",
     log:
         "results/experiments/{experiment}/logs/probe.log",
-    priority: 20
+    priority: largest_first(20)
     conda:
         "../../envs/workflow.yaml"
+    threads: undisturbed
     resources:
         **on_node("probe"),
         gpu=gpus,

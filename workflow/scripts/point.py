@@ -35,6 +35,7 @@ def main(snakemake, log):
                 api_key=boot.endpoint.api_key,
                 gpus=boot.gpus,
                 number=number,
+                pid=boot.pid,
             ),
             Workload(
                 concurrency=who["concurrency"],

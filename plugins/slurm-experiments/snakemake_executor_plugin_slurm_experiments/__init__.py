@@ -66,6 +66,8 @@ class Parcel(GroupJob):
         loads_s = len(boots) * max(one.get("load_s", 0) for one in each)
         seconds = sum(one.seconds for one in each) + loads_s
         request = kind.request(gpus, cluster.minutes(seconds))
+        if any(one.get("alone", 0) for one in each):
+            request["slurm_extra"] = "--exclusive"
         words = {"partition": "slurm_partition", "account": "slurm_account"}
         return ResourceList(
             fromdict={"nodes": 1, **{words.get(key, key): asked for key, asked in request.items()}}
@@ -178,6 +180,7 @@ class Executor(SlurmExecutor):
             "--", *parcel.outputs(),
         )  # fmt: skip
         return (
+            f'echo "Slurm job $SLURM_JOB_ID on $SLURMD_NODENAME ($(hostname))"; '
             f'test "$(cat {token})" = {self._token} || '
             f"{{ echo {shlex.quote(complaint)}: $(hostname) >&2; exit 1; }}; "
             f"export BRINGUP_ON_NODE={shlex.quote(kind)}; {_joined(fit)} && exec {_joined(make)}"

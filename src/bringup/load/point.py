@@ -13,7 +13,7 @@ from typing import Any
 from bringup import artifact, probes, validators
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.evidence.log import traffic
-from bringup.load import definitions, records, summary, telemetry
+from bringup.load import cpu, definitions, records, summary, telemetry
 from bringup.load.workload import WARM_UP_ROUNDS, Workload, arguments
 
 SCHEMA = "point/1"
@@ -45,7 +45,7 @@ class Target:
 
     ``model`` is the snapshot's folder (for its tokenizer), ``log`` the file the server writes to,
     ``gpus`` the UUIDs of its devices, which are watched, ``number`` which of the experiment's
-    boots it is.
+    boots it is, ``pid`` its process, whose waits for a CPU are looked at.
     """
 
     boot: str
@@ -55,6 +55,7 @@ class Target:
     api_key: str | None = None
     gpus: Sequence[str] = ()
     number: int = 1
+    pid: int | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -170,8 +171,11 @@ class _Point:
         flushed = self._flush()
         counters, start = self._counters(), _size(self._target.log)
         asked = self._workload.requests(rate)
+        waits, began = self._waits(), time.monotonic()
         with self._watching() as watch:
             run = self._run(number, asked)
+        waited = cpu.longest(waits, self._waits())
+        lasted = time.monotonic() - began
         end, after = _size(self._target.log), self._counters()
         figures = definitions.figures(run.records, self._workload.concurrency)
         seen = traffic(self._target.log, start, end) if end > start else None
@@ -189,6 +193,7 @@ class _Point:
                 counters=_moved(counters, after),
                 gpu=gpu,
                 on_gpu=bool(self._target.gpus),
+                cpu_wait_share=None if waited is None else waited / lasted,
             )
         )
         self._repeats.append(
@@ -282,6 +287,9 @@ class _Point:
     def _watching(self) -> AbstractContextManager[telemetry.Watch | None]:
         reader = telemetry.nvml_reader() if self._target.gpus else None
         return telemetry.watching(self._target.gpus, reader) if reader else nullcontext()
+
+    def _waits(self) -> cpu.Waits:
+        return cpu.waits(self._target.pid) if self._target.pid else {}
 
     def _flush(self) -> bool:
         """Empty the prefix cache; return whether the server says that it did."""

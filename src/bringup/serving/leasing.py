@@ -52,6 +52,7 @@ class Boot:
         argv: its command line as run, without secrets.
         model_info: what it says at ``/model_info`` (``/get_model_info``).
         server_info: what it says at ``/server_info`` (``/get_server_info``).
+        pid: its process; what it started are that one's children.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Boot:
     argv: tuple[str, ...]
     model_info: dict[str, Any]
     server_info: dict[str, Any]
+    pid: int
 
     @property
     def url(self) -> str:
@@ -212,6 +214,7 @@ def ready(server: Server) -> Boot:
         argv=tuple(redacted(resident.filled(spec.process.argv, {"port": str(port)}))),
         model_info=model,
         server_info=account,
+        pid=server.state.pid,
     )
 
 
