@@ -24,6 +24,7 @@ from project import Copy
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 MOST_S, MOST_MIB = 60.0, 1024.0
+OWN_WORDS = ("--workflow-profile", "none")  # Snakemake's name every output
 CONFIG = """\
 checkpoints: {{small: {{path: resources/arithmetic-moe/bf16}}}}
 engines: {{stock: {{version: 0.5.23}}}}
@@ -94,7 +95,7 @@ def main() -> None:
     for count in given.counts:
         with tempfile.TemporaryDirectory(prefix="bringup-scale-") as folder:
             copy = project(Path(folder, "copy"), count)
-            dry_s, dry_mib, text = measured(copy, "--dry-run")
+            dry_s, dry_mib, text = measured(copy, "--dry-run", *OWN_WORDS)
             finish(copy, text)
             idle_s, idle_mib, text = measured(copy)
             if "Nothing to be done" not in text:
