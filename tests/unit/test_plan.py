@@ -79,6 +79,7 @@ def format_of(experts="bf16", *, rest="bf16", group=None, model=ARITHMETIC, **ch
         },
         "kv_cache": None,
         "weights_bytes": 168_200_000_000 if dsv4 else 14_717_376,
+        "method": None,
         **changes,
     }
 
@@ -690,6 +691,11 @@ def test_parallelism_needs_gpus(flag):
             "unsupported-quantization",
         ),
         ({"tp": 16}, H200, "too-few-gpus"),
+        (
+            {"kv-cache-dtype": "nvfp4"},
+            {"gpus": {"count": 1, "name": "H100", "memory_gib": 80}},
+            "unsupported-kv-cache",
+        ),
     ],
 )
 def test_combinations_that_are_refused(server, machine, class_):
@@ -805,6 +811,54 @@ def test_gpus_without_nvlink():
     assert not {"all-reduce-without-nvlink", "expandable-segments"} & classes(quiet)
 
 
+@pytest.mark.parametrize("machine", [B200, PRO_6000])
+def test_an_nvfp4_cache_runs_on_blackwell(machine):
+    assert planned({"kv-cache-dtype": "nvfp4"}, machine=machine)["status"] == "ok"
+
+
+def test_flashinfer_cutlass_passes_where_no_quantization_is_asked():
+    server = {"moe-runner-backend": "flashinfer_cutlass"}
+    fp8 = format_of("fp8-block", rest="fp8-block", group=[128, 128])
+    assert planned(server, format=fp8, machine=PRO_6000)["status"] == "ok"
+    asked = planned({**server, "quantization": "fp8"}, format=fp8, machine=PRO_6000)
+    assert "Invalid quantization 'fp8'" in asked["reason"]["message"]
+
+
+def test_what_a_quantization_that_is_asked_for_changes():
+    document = planned(
+        {"quantization": "modelopt_fp4"}, format=format_of("nvfp4", group=16), machine=PRO_6000
+    )
+    assert "other-automatic-choice" in {each["class"] for each in document["notes"]}
+    online = planned({"quantization": "nvfp4_online"}, machine=PRO_6000)
+    assert "unsupported-quantization" in classes(online)
+    assert planned({"quantization": "nvfp4_online"}, machine=B200)["status"] == "ok"
+
+
+def test_four_bit_activations_before_blackwell():
+    """compressed-tensors serves NVFP4 W4A4 as W4A16 there, with a warning."""
+    w4a4 = format_of("nvfp4", group=16, method="compressed-tensors")
+    document = planned({}, format=w4a4, machine=H200)
+    assert document["status"] == "ok"
+    assert "served-otherwise" in {each["class"] for each in document["notes"]}
+    assert "served-otherwise" not in {
+        each["class"] for each in planned({}, format=w4a4, machine=B200)["notes"]
+    }
+
+
+CHANGES_RESULTS = [
+    *("SGLANG_SM120_FLASHMLA_BACKEND", "SGLANG_SM120_TRITON_FLASHMLA", "SGLANG_DSV4_FP4_EXPERTS"),
+    *("SGLANG_DSV4_FP4_DEQUANT", "SGLANG_FORCE_FP8_MARLIN", "SGLANG_ENABLE_JIT_DEEPGEMM"),
+    *("SGLANG_DEFAULT_THINKING", "SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16", "CUDA_VISIBLE_DEVICES"),
+    *("FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH", "TRTLLM_DISABLE_FP4_QUANT_FAST_MATH"),
+    *("NCCL_P2P_LEVEL", "PYTORCH_CUDA_ALLOC_CONF"),
+]
+
+
+@pytest.mark.parametrize("name", CHANGES_RESULTS)
+def test_each_variable_that_changes_results_is_known(name):
+    assert plan.foreign_environment({name: "1", "PATH": "/bin"}) == {name: "1"}
+
+
 def test_variables_that_change_results_are_found_in_an_environment():
     variables = {
         "SGLANG_FORCE_FP8_MARLIN": "1",
@@ -894,7 +948,7 @@ def test_the_cost_of_a_run():
     assert second["seconds"] == 100 + 4 + 190 + 200
     assert plan.cost([one], sweeps, here=["nvfp4"])["fetch_bytes"] == 0
     table = plan.cost_table(cost)
-    assert "| two | ok | 0.0 GB | 100 s (an earlier run) | 8.2 |" in table
+    assert "| two | ok | 0.0 GB | 100 s | 8.2 (an earlier run) |" in table
     assert "In all: 168.2 GB to fetch, 3 server loads" in table
     assert f"none left; {one['engine']} built for these plans" in table
 

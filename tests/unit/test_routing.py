@@ -20,6 +20,7 @@ GPT_OSS = "GptOssForCausalLM"
 QWEN = "Qwen3MoeForCausalLM"
 QWEN36 = "Qwen3_5MoeForConditionalGeneration"
 LLAMA = "LlamaForCausalLM"
+K3 = "KimiK3ForConditionalGeneration"
 V3 = "DeepseekV3ForCausalLM"
 V32 = "DeepseekV32ForCausalLM"
 GLM = "GlmMoeDsaForCausalLM"
@@ -91,6 +92,10 @@ MATRIX = [
     ("fp8-block", "experts", None, "sm120", "0.5.23", "triton", "recommended"),
     ("fp8-block", "experts", None, "sm120", "0.5.23", "deep_gemm", "starts-but-wrong"),
     ("fp8-block", "experts", None, "sm120", "0.5.23", "flashinfer_cutlass", "works"),
+    ("fp8-block", "experts", None, "sm90", "0.5.23", "flashinfer_cutedsl", "works"),
+    ("fp8-block", "experts", None, "sm120", "0.5.23", "cutlass", "unknown"),
+    ("fp8-block", "experts", None, "sm89", "0.5.23", "cutlass", "refuses"),
+    ("fp8-block", "experts", None, "sm100", "0.5.23", "deep_gemm", "works"),
     # NVFP4, linear layers
     ("nvfp4", "dense", None, "sm90", "0.5.23", "marlin", "works"),
     ("nvfp4", "dense", None, "sm100", "0.5.23", "flashinfer_cutedsl", "works"),
@@ -100,6 +105,8 @@ MATRIX = [
     ("nvfp4", "experts", QWEN, "sm90", "0.5.23", "marlin", "recommended"),
     ("nvfp4", "experts", QWEN, "sm80", "0.5.23", "marlin", "recommended"),
     ("nvfp4", "experts", QWEN, "sm90", "0.5.23", "flashinfer_cutlass", "refuses"),
+    ("nvfp4", "experts", QWEN, "sm86", "0.5.23", "marlin", "recommended"),
+    ("nvfp4", "experts", QWEN, "sm89", "0.5.23", "flashinfer_trtllm", "refuses"),
     ("nvfp4", "experts", QWEN, "sm90", "0.5.16", "flashinfer_cutedsl", "refuses"),
     ("nvfp4", "experts", QWEN, "sm100", "0.5.23", "flashinfer_trtllm", "recommended"),
     ("nvfp4", "experts", QWEN, "sm100", "0.5.23", "marlin", "works"),
@@ -141,11 +148,27 @@ MATRIX = [
     ("mxfp8", "experts", None, "sm120", "0.5.23", "cutlass", "works"),
     ("mxfp8", "experts", None, "sm100", "0.5.23", "marlin", "works"),
     ("mxfp8", "experts", None, "sm120", "0.5.23", "marlin", "refuses"),
+    ("mxfp8", "dense", None, "sm90", "0.5.23", "deep_gemm", "works"),
+    ("mxfp8", "dense", None, "sm100", "0.5.23", "flashinfer_cutedsl", "works"),
+    ("mxfp8", "dense", None, "sm120", "0.5.23", "flashinfer_cutlass", "works"),
+    # MXFP4 of compressed-tensors
+    ("mxfp4", "experts", K3, "sm100", "0.5.23", "flashinfer_trtllm", "works"),
+    ("mxfp4", "experts", K3, "sm90", "0.5.23", "humming", "works"),
+    ("mxfp4", "experts", K3, "sm120", "0.5.23", "cutlass", "unknown"),
+    ("mxfp4", "experts", K3, "sm120", "0.5.16", "auto", "refuses"),
     # INT4 and others
     ("int4-group", "experts", None, "sm90", "0.5.16", "marlin", "recommended"),
     ("int4-group", "experts", None, "sm120", "0.5.23", "marlin", "works"),
     ("int4-group", "experts", None, "sm120", "0.5.23", "flashinfer_trtllm", "refuses"),
+    ("int4-group", "experts", None, "sm100", "0.5.23", "marlin", "works"),
+    ("int4-group", "experts", None, "sm100", "0.5.23", "flashinfer_trtllm", "works"),
     ("awq", "experts", None, "sm120", "0.5.23", "auto", "works"),
+    ("awq", "experts", None, "sm90", "0.5.23", "auto", "works"),
+    ("gptq", "experts", None, "sm100", "0.5.23", "auto", "works"),
+    ("w4afp8", "experts", None, "sm100", "0.5.23", "auto", "works"),
+    ("fp8-channel", "experts", None, "sm120", "0.5.23", "auto", "works"),
+    ("bnb-8bit", "experts", None, "sm80", "0.5.23", "auto", "works"),
+    ("gguf", "experts", None, "sm80", "0.5.23", "auto", "works"),
     ("gptq", "experts", None, "sm90", "0.5.23", "auto", "works"),
     ("w4afp8", "experts", None, "sm90", "0.5.23", "auto", "works"),
     ("w4afp8", "experts", None, "sm120", "0.5.23", "auto", "unknown"),
@@ -220,6 +243,15 @@ def test_what_is_known_of_a_combination(format, module, model, gpu, version, bac
         ("nvfp4", "experts", DSV4, "sm90", "0.5.14", "flashinfer_trtllm_routed"),
         ("nvfp4", "experts", QWEN, "sm90", "0.5.23", "marlin"),
         ("nvfp4", "experts", QWEN, "sm120", "0.5.23", "flashinfer_trtllm"),
+        ("nvfp4", "experts", QWEN, "sm100", "0.5.23", "flashinfer_trtllm"),
+        ("nvfp4", "dense", QWEN, "sm100", "0.5.23", "flashinfer_cutedsl"),
+        ("fp8-block", "dense", QWEN, "sm90", "0.5.23", "deep_gemm"),
+        ("fp8-block", "dense", QWEN, "sm100", "0.5.23", "deep_gemm"),
+        ("mxfp4", "experts", GPT_OSS, "sm90", "0.5.23", "triton_kernel"),
+        ("mxfp4", "experts", GPT_OSS, "sm100", "0.5.23", "flashinfer_mxfp4"),
+        ("mxfp4", "experts", GPT_OSS, "sm120", JUNE, "triton_kernel"),
+        ("mxfp4", "experts", GPT_OSS, "sm120", "0.5.23", "flashinfer_mxfp4"),
+        ("mxfp4", "experts", DSV4, "sm100", "0.5.23", "flashinfer_mxfp4"),
         ("nvfp4", "dense", QWEN, "sm120", "0.5.23", "flashinfer_cutlass"),
         ("nvfp4", "dense", QWEN, "sm90", "0.5.23", "marlin"),
         ("fp8-block", "dense", QWEN, "sm120", "0.5.14", "triton"),

@@ -285,6 +285,7 @@ class _Case:
             version=self.target.version,
             model=self.target.model,
             experts=self.formats.get("experts"),
+            method=self.format["method"],
             nvlink=_nvlink(self.hardware),
             flags=self.canonical_flags,
             env=self.env,

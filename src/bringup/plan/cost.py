@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from bringup import words
 from bringup.artifact import Document
 
 GB = 1_000_000_000
@@ -104,15 +105,15 @@ def table(cost: Document) -> str:
         "|---|---|---|---|---|",
     ]
     for row in cost["experiments"]:
-        ready = "–" if row["load_s"] is None else f"{row['load_s']:.0f} s ({row['from']})"
-        minutes = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f}"
+        ready = "–" if row["load_s"] is None else f"{row['load_s']:.0f} s"
+        minutes = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f} ({row['from']})"
         cells = (row["experiment"], row["status"], _size(row), ready, minutes)
         lines.append("| " + " | ".join(cells) + " |")
     unknown = "".join(f"; the size of {name} is not known" for name in cost["unknown_sizes"])
     lines += [
         "",
         f"In all: {cost['fetch_bytes'] / GB:.1f} GB to fetch{unknown}, "
-        f"{cost['loads']} server loads, about {cost['minutes']:g} minutes. "
+        f"{words.counted(cost['loads'], 'server load')}, about {cost['minutes']:g} minutes. "
         f"Engine builds: none left; {', '.join(cost['engines']) or 'none'} built for these plans.",
         "",
     ]

@@ -23,6 +23,8 @@ class Situation:
     """The model's architecture, as ``config.json`` spells it."""
     experts: str | None = None
     """The format of the experts' weights."""
+    method: str | None = None
+    """What the checkpoint's files call its quantization."""
     nvlink: bool | None = None
     """Whether every pair of GPUs is joined by NVLink; None if unknown or there is one GPU."""
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +53,7 @@ def _holds(when: Mapping[str, Any], situation: Situation) -> bool:
         ("gpus" not in when or routing.is_in(situation.gpu, when["gpus"]))
         and situation.model in when.get("models", [situation.model])
         and situation.experts in when.get("experts", [situation.experts])
+        and situation.method in when.get("methods", [situation.method])
         and situation.nvlink == when.get("nvlink", situation.nvlink)
         and versions.within(versions.parse(situation.version), when.get("sglang"))
         and all(_fits(situation.flags.get(k), test) for k, test in when.get("flags", {}).items())
