@@ -29,12 +29,16 @@ def chat(
     reasoning: str | None = None,
     finish: str = "stop",
     tokens: int | None = None,
+    logprobs: list[float | None] | None = None,
 ) -> Answer:
     """Return a chat completion as SGLang answers it."""
     message = {"role": "assistant", "content": content, "reasoning_content": reasoning}
     words = f"{content or ''} {reasoning or ''}".split()
     usage = {"completion_tokens": len(words) if tokens is None else tokens}
-    return Answer({"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
+    choice: dict[str, Any] = {"message": message, "finish_reason": finish}
+    if logprobs is not None:
+        choice["logprobs"] = {"content": [{"token": "x", "logprob": each} for each in logprobs]}
+    return Answer({"choices": [choice], "usage": usage})
 
 
 @dataclass

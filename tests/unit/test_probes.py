@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -148,8 +149,14 @@ def test_short_takes_turns_between_suites() -> None:
         (chat(None), "no-answer", "empty"),
         (chat("Let me think: 17*20 is", finish="length"), "no-answer", "cut-short"),
         (chat("", tokens=64, finish="length"), "degenerate", "special-tokens"),
-        (chat("!!!!!!!!"), "degenerate", "repeated-character"),
-        (chat("391" + "!" * 40, finish="length"), "degenerate", "repeated-character"),
+        (chat("........"), "degenerate", "repeated-character"),
+        (chat("391" + "#" * 40, finish="length"), "degenerate", "repeated-character"),
+        (chat("!!!!!!!!"), "degenerate", "token-0"),
+        (chat("391" + "!" * 40, finish="length"), "degenerate", "token-0"),
+        (chat("391", logprobs=[-0.1, -0.2]), "right", None),
+        (chat("391", logprobs=[-0.1, None]), "degenerate", "nan-logprob"),
+        (chat("391", logprobs=[math.nan]), "degenerate", "nan-logprob"),
+        (chat("391", logprobs=[-math.inf]), "degenerate", "nan-logprob"),
         (
             chat("the the the the the the the the the", finish="length"),
             "degenerate",
@@ -172,6 +179,16 @@ def test_short_takes_turns_between_suites() -> None:
 def test_outcome(answer: Answer, outcome: str, sign: str | None) -> None:
     item = answered(answer)
     assert (item.outcome, item.sign) == (outcome, sign)
+
+
+def test_a_server_that_refuses_log_probabilities_is_asked_without_them() -> None:
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        if body.get("logprobs"):
+            return Answer({"message": "logprobs are not supported"}, status=400)
+        return chat("391")
+
+    with ScriptedServer(script) as server:
+        assert probes.ask(server.url, [question()])[0].outcome == "right"
 
 
 def test_where_the_answer_stood_is_said() -> None:
@@ -275,6 +292,10 @@ LENIENT = probes.Thresholds(pass_share=0.9, degraded_share=0.5)
         (many(0, 20), STRICT, "wrong"),
         (many(0, 20, "degenerate"), STRICT, "wrong"),
         (many(0, 20, "error"), STRICT, "error"),
+        (many(0, 20, "no-answer"), STRICT, "no-answer"),
+        (many(10, 10, "no-answer"), STRICT, "no-answer"),
+        (many(19, 1, "no-answer"), STRICT, "degraded"),
+        (many(10, 5) + many(0, 5, "no-answer"), STRICT, "wrong"),
         (many(19, 1, "error"), STRICT, "error"),
         (many(18, 2), LENIENT, "pass"),
         (many(19, 1, "degenerate"), LENIENT, "degraded"),
@@ -315,6 +336,7 @@ def test_thresholds_in_the_wrong_order_are_refused() -> None:
     [
         (many(9, 0), "ok", "pass"),
         (many(0, 9), "wrong", "wrong"),
+        (many(0, 9, "no-answer"), "wrong", "no-answer"),
         (many(0, 9, "error"), "failed", "error"),
     ],
 )

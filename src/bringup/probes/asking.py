@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from bringup.endpoint import Endpoint, NoReplyError
@@ -109,7 +110,10 @@ def _ask_one(endpoint: Endpoint, question: Question, timeout_s: float) -> Item:
     body = _completion(question.prompt) | {"max_tokens": question.max_tokens}
     start = time.monotonic()
     try:
-        judgement = judge(question, endpoint.post(CHAT, body, timeout_s=timeout_s))
+        reply = endpoint.post(CHAT, body | {"logprobs": True}, timeout_s=timeout_s)
+        if reply.status == HTTPStatus.BAD_REQUEST and "logprob" in reply.text:
+            reply = endpoint.post(CHAT, body, timeout_s=timeout_s)  # a server without them
+        judgement = judge(question, reply)
     except NoReplyError as error:
         judgement = Judgement("error", sign="no-reply", message=str(error))
     return Item(

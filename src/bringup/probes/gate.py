@@ -12,9 +12,9 @@ from bringup.probes.asking import Item
 
 SCHEMA = "probe/1"
 
-Gate = Literal["pass", "degraded", "wrong", "flaky", "error"]
+Gate = Literal["pass", "degraded", "flaky", "no-answer", "wrong", "error"]
 
-SEVERITY: tuple[Gate, ...] = ("pass", "degraded", "flaky", "wrong", "error")
+SEVERITY: tuple[Gate, ...] = ("pass", "degraded", "flaky", "no-answer", "wrong", "error")
 """The verdicts, the least bad first; of several phases the worst counts."""
 
 EVIDENCE = 8
@@ -146,6 +146,7 @@ HINTS: Mapping[Gate, str] = {
     "degraded": "Compare with a baseline experiment: is it the checkpoint or this backend?",
     "wrong": "Try another backend for the module class that this one runs; speed means nothing.",
     "flaky": "Answers depend on the batch or on chance: try another backend, or fewer at once.",
+    "no-answer": "Answers are empty or cut short: raise max_tokens, or switch thinking off.",
     "error": "See server.log at the time of the first error.",
 }
 
@@ -156,7 +157,8 @@ def _gate(items: Sequence[Item], outcomes: Counter[str], thresholds: Thresholds)
     if (outcomes["right"] + outcomes["error"]) / asked >= thresholds.pass_share > share:
         return "error"
     if share < thresholds.degraded_share:
-        return "wrong"
+        answered = outcomes["right"] + outcomes["error"] + outcomes["no-answer"]
+        return "no-answer" if answered / asked >= thresholds.pass_share else "wrong"
     if _changes(items, thresholds):
         return "flaky"
     if share < thresholds.pass_share or outcomes["error"] or outcomes["degenerate"]:

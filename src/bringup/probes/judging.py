@@ -7,6 +7,7 @@ else: see SGLang #26324 (garbage at temperature 0 under HTTP 200) and #18874.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ LOOP = re.compile(r"(?s)(.{1,32}?)\1{7,}$")
 
 LOOKED_AT = 512
 """Characters at the end of a text in which a loop is looked for."""
+
+TOKEN_0 = "!"
+"""The text of token 0 in the vocabularies of GPT-2, Llama 3 and Qwen: what argmax makes of logits
+that are all NaN or all equal."""
 
 INVISIBLE = 8
 """So many tokens without any text are special tokens (id 0 and the like), not silence."""
@@ -80,7 +85,10 @@ def judge(question: Question, reply: Reply) -> Judgement:
     except (KeyError, IndexError, TypeError, AttributeError):
         return _error("no-choice", _excerpt(reply.text))
     where: Where = "content" if texts["content"].strip() else "reasoning_content"
-    return _judge_text(question, texts[where], where, choice.get("finish_reason"), _tokens(body))
+    finish = choice.get("finish_reason")
+    if odd := _odd_logprob(choice):
+        return Judgement("degenerate", texts[where][:SHOWN], where, "nan-logprob", odd, finish)
+    return _judge_text(question, texts[where], where, finish, _tokens(body))
 
 
 def _judge_text(
@@ -118,9 +126,9 @@ def degeneration(text: str) -> tuple[str, str] | None:
         return "control-character", f"holds the control character U+{ord(odd):04X}"
     stripped = text.strip()
     if len(stripped) > 3 and len(set(stripped)) == 1:
-        return "repeated-character", f"nothing but {stripped[0]!r}"
+        return _repeated(stripped[0]), f"nothing but {stripped[0]!r}"
     if run := re.search(rf"(?s)(.)\1{{{RUN - 1},}}", text):
-        return "repeated-character", f"{run[1]!r} {len(run[0])} times in a row"
+        return _repeated(run[1]), f"{run[1]!r} {len(run[0])} times in a row"
     if loop := LOOP.search(text[-LOOKED_AT:]):
         return "repeated-token", f"{loop[1]!r} again and again"
     return None
@@ -143,6 +151,21 @@ def agrees(question: Question, text: str) -> bool:
     if question.rule == "regex":
         return re.search(question.answer, text) is not None
     return _plain(text) == _plain(question.answer)
+
+
+def _repeated(character: str) -> str:
+    return "token-0" if character == TOKEN_0 else "repeated-character"
+
+
+def _odd_logprob(choice: dict[str, Any]) -> str | None:
+    """Say which token has a log probability that is no number; JSON writes NaN as null or NaN."""
+    logprobs = choice.get("logprobs")
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
+    for place, token in enumerate(tokens or [], 1):
+        value = token.get("logprob") if isinstance(token, dict) else None
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return f"the log probability of token {place} is {value}: the logits were no numbers"
+    return None
 
 
 def _first_difference(question: Question, text: str) -> str | None:

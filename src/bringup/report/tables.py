@@ -22,6 +22,7 @@ TONES: dict[str, Tone] = {
     "pass": "good",
     "degraded": "bad",
     "flaky": "bad",
+    "no-answer": "bad",
     "error": "bad",
     "confirmed": "good",
     "fell-back": "warn",
