@@ -11,7 +11,7 @@ import yaml
 
 from bringup import hardware, plan
 from bringup.artifact import Document, document
-from bringup.engine import renamed
+from bringup.engine import removed, renamed
 from bringup.routing.arguments import words
 
 HERE = Path(__file__).resolve().parent
@@ -75,6 +75,7 @@ def _engine(described: dict) -> Document:
         flags=parser["flags"],
         choices=parser["choices"],
         renamed=renamed(parser["flags"]),
+        removed=removed(parser["flags"]),
     )
 
 

@@ -339,6 +339,12 @@ def test_unknown_sizes_stay_unknown():
         ),
         (DSV4_FLASH, {"tp-size": 8, "ep-size": 3}, "256 experts don't divide into 3"),
         (DSV4_FLASH, {"tp-size": 4, "ep-size": 8}, "4 GPUs of tp-size don't divide into 8"),
+        (
+            QWEN3_14B,
+            {"tp-size": 8, "dp-size": 3, "enable-dp-attention": True},
+            "8 GPUs of tp-size don't divide into 3",
+        ),
+        (QWEN3_14B, {"pp-size": 64}, "40 layers don't make 64 stages"),
     ],
 )
 def test_what_does_not_divide(format, flags, told):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bringup import hardware, plan
-from bringup.engine import renamed
+from bringup.engine import removed, renamed
 from documents import checked
 
 PARSERS = Path(__file__).with_name("parsers")
@@ -112,6 +112,7 @@ def engine_of(version="0.5.23", *, pull_requests=()):
         "flags": parser["flags"],
         "choices": parser["choices"],
         "renamed": renamed(parser["flags"]),
+        "removed": removed(parser["flags"]),
     }
 
 
@@ -474,6 +475,21 @@ def test_an_unknown_argument_names_the_nearest(version):
     assert "mem-fraction-static" in document["reason"]["hint"]
 
 
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("disable-piecewise-cuda-graph", "write cuda-graph-backend-prefill: disabled"),
+        ("enable-breakable-cuda-graph", "write cuda-graph-backend-prefill: breakable"),
+        ("torchao-config", "nothing stands in its place"),
+    ],
+)
+def test_an_argument_that_is_gone_names_what_stands_in_its_place(flag, instead):
+    document = planned({flag: True}, machine=H200)
+    assert document["reason"]["class"] == "removed-flag"
+    assert document["reason"]["hint"] == instead
+    assert planned({flag: True}, engine=engine_of(JUNE), machine=H200)["status"] == "ok"
+
+
 def test_an_abbreviation_that_the_parser_would_bind_silently():
     document = planned({"mem-frac": 0.5}, machine=H200)
     assert document["reason"]["class"] == "unknown-flag"
@@ -789,6 +805,16 @@ def test_a_quantization_that_the_config_of_the_checkpoint_contradicts():
     document = planned(server, format=NVFP4_DSV4, engine=june, machine=PRO_6000)
     assert document["reason"]["class"] == "unsupported-quantization"
     assert planned(server, format=NVFP4_DSV4, machine=PRO_6000)["status"] == "ok"
+
+
+def test_a_gpu_of_another_maker_is_told():
+    machine = hardware.fingerprint(NONE) | {"unsupported": ["AMD (ROCm)"]}
+    given = {"format": format_of(), "reading": reading_of(), "engine": engine_of()}
+    document = plan.plan(experiment_of(), **given, hardware=machine)
+    (warning,) = [w for w in document["warnings"] if w["class"] == "unsupported-accelerator"]
+    assert (
+        "AMD (ROCm) is not supported and stays unused; supported are NVIDIA" in warning["message"]
+    )
 
 
 def test_gpus_without_nvlink():

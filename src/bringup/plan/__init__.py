@@ -14,6 +14,7 @@ from typing import Any
 
 from bringup import artifact, routing
 from bringup.artifact import Document, reason
+from bringup.hardware import SUPPORTED
 from bringup.plan import drafting, fit, kv
 from bringup.plan.backends import Decision, Target, decide
 from bringup.plan.cost import cost, seconds
@@ -321,9 +322,8 @@ class _Case:
             if wrong := arguments.wrong_number(flag.name, flag.value):
                 yield wrong
             if flag.by != "workflow":
-                yield from arguments.objections(
-                    flag.name, flag.value, self.engine["flags"], self.engine["choices"]
-                )
+                build = (self.engine[each] for each in ("flags", "choices", "removed"))
+                yield from arguments.objections(flag.name, flag.value, *build)
 
     def _draft(self) -> Iterator[Document]:
         if self.draft:
@@ -343,6 +343,7 @@ class _Case:
         if self.memory:
             yield from self.memory.warnings()
         yield from self.trapped("warn")
+        yield from _unsupported(self.hardware)
         for format, reading, whose in self._checkpoints():
             if format["verdict"] == "metadata-incomplete":
                 notes = format.get("notes") or [f"the {whose}'s files don't tell every format"]
@@ -387,6 +388,14 @@ class _Case:
             "warnings": warnings,
             "notes": list(self.trapped("note")),
         }
+
+
+def _unsupported(hardware: Document) -> Iterator[Document]:
+    """Yield what is there and can't be used: a GPU of another maker leaves a CPU host."""
+    if hardware["unsupported"] and not hardware["gpus"]:
+        found = ", ".join(hardware["unsupported"])
+        message = f"{found} is not supported and stays unused; supported are {SUPPORTED}"
+        yield {"class": "unsupported-accelerator", "message": message}
 
 
 def _conflict(format: Document, whose: str) -> Iterator[Document]:

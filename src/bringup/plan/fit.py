@@ -274,9 +274,12 @@ def _not_divisible(format: Document, spread: Spread) -> Iterator[Document]:
         ("attention heads", model["heads"], spread.attention_tp),
         ("experts", model["experts"], spread.ep),
         ("GPUs of tp-size", tp, spread.ep),
+        ("GPUs of tp-size", tp, spread.dp if spread.dp_attention else 1),
     ):
         if number and number % parts:
             yield reason("does-not-divide", f"{number} {what} don't divide into {parts}")
+    if model["layers"] and spread.pp > model["layers"]:
+        yield reason("does-not-divide", f"{model['layers']} layers don't make {spread.pp} stages")
     kv_heads, parts = model["kv_heads"], spread.attention_tp
     if kv_heads and kv_heads % parts and parts % kv_heads:
         yield reason("does-not-divide", f"{kv_heads} KV heads don't divide into {parts}")

@@ -40,7 +40,11 @@ def as_this_build_says(
 
 
 def objections(
-    name: str, value: Any, known: Collection[str], choices: Mapping[str, Collection[str]]
+    name: str,
+    value: Any,
+    known: Collection[str],
+    choices: Mapping[str, Collection[str]],
+    removed: Mapping[str, str | None],
 ) -> list[Document]:
     """Return what a build's parser would say against an argument.
 
@@ -49,12 +53,14 @@ def objections(
         value: as the config gives it.
         known: the long flags of the build's parser; empty if they are not known.
         choices: the values that the parser allows, by flag.
+        removed: flags of earlier releases that the build doesn't have: what says the same, or None.
     """
     if name in _file()["reserved"]:
         why = _file()["reserved"][name]
         return [reason("reserved-flag", f"--{name} is not for the config: {why}")]
     if known and name not in known:
-        return [_unknown(name, known)]
+        gone = name in removed
+        return [_removed(name, removed[name]) if gone else _unknown(name, known)]
     allowed = choices.get(name)
     wrong = [each for each in _values(value) if allowed and str(each) not in allowed]
     return [_not_offered(name, str(each), allowed or []) for each in wrong]
@@ -112,6 +118,12 @@ def _unknown(name: str, known: Collection[str]) -> Document:
         message += f"; its parser would call it ambiguous ({', '.join(longer[:4])})"
     hint = f"did you mean {' or '.join(near[:3])}?" if near else None
     return reason("unknown-flag", message, hint=hint)
+
+
+def _removed(name: str, instead: str | None) -> Document:
+    message = f"later releases, as this one, have no --{name}"
+    hint = f"write {instead.replace('=', ': ')}" if instead else "nothing stands in its place"
+    return reason("removed-flag", message, hint=hint)
 
 
 def _not_offered(name: str, value: str, allowed: Collection[str]) -> Document:
