@@ -17,6 +17,15 @@ from documents import checked
 FIXTURES = Path(__file__).with_name("fixtures") / "evidence"
 
 
+IMPORTS = {
+    "python": "{cache}/envs/x/bin/python",
+    "pythonpath": [],
+    "file": "{cache}/envs/x/lib/sglang/__init__.py",
+    "tree": "0" * 64,
+    "markers": [],
+}
+
+
 def plan(**flags: Any) -> artifact.Document:
     rows = [
         {"flag": flag.replace("_", "-"), "value": value, "by": "user", "why": ""}
@@ -43,6 +52,7 @@ def boot_of(
         model_info={"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"},
         log=FIXTURES / f"{name}.log" if log is None else log,
         live={"pid": 4},
+        imports=IMPORTS,
     )
     checked(document)
     return document
@@ -131,7 +141,12 @@ def test_versions_of_all_that_decides_which_kernels_run(tmp_path: Path) -> None:
     }
     started = checked(
         server_document(
-            **facts, load_s=1, server_info={"version": "0.5.23"}, model_info={}, live={}
+            **facts,
+            load_s=1,
+            server_info={"version": "0.5.23"},
+            model_info={},
+            live={},
+            imports=IMPORTS,
         )
     )
     failed = checked(failed_document(**facts, reason=diagnose(log)))

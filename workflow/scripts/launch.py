@@ -6,6 +6,7 @@ from pathlib import Path
 from bringup import (
     artifact,
     command,
+    engine,
     evidence,
     hardware,
     made,
@@ -19,7 +20,7 @@ from bringup.joblog import logged
 FOREIGN = "{} changes results and is set outside the config; it belongs into env:"
 
 
-def main(snakemake):
+def main(snakemake, log):
     experiment, folder = snakemake.wildcards.experiment, Path(snakemake.output.server).parent
     planned, weights = artifact.read_each(snakemake.input, "plan", "weights")
     if cause := artifact.stopping(planned, weights):
@@ -58,7 +59,10 @@ def main(snakemake):
                 model_info=boot.model_info,
                 log=boot.log,
                 live=hardware.live(boot.gpus),
+                imports=engine.proof.running(build, boot.pid, log=log.with_suffix(".engine.log")),
             )
+        if why := engine.proof.refusal(build, document["imports"]):
+            document |= {"status": "failed", "reason": why}
         document["warnings"] += [
             {"class": "foreign-environment", "message": FOREIGN.format(name), "line": name}
             for name in sorted(set(foreign) - set(planned["env"]))
@@ -80,5 +84,5 @@ def main(snakemake):
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0]):
-        main(snakemake)
+    with logged(snakemake.log[0]) as log:
+        main(snakemake, log)

@@ -16,7 +16,7 @@ import yaml
 
 from bringup import artifact, paths
 from bringup.artifact import Document
-from bringup.engine import assembly, environment, worker
+from bringup.engine import assembly, environment, proof, worker
 from bringup.engine.base import BaseRefusedError
 
 SCHEMA = "engine/1"
@@ -215,4 +215,4 @@ def _flag_table() -> dict[str, Any]:
     return table
 
 
-__all__ = ["SCHEMA", "build", "removed", "renamed", "restore", "worker"]
+__all__ = ["SCHEMA", "build", "proof", "removed", "renamed", "restore", "worker"]

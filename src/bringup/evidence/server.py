@@ -29,6 +29,7 @@ def server_document(
     model_info: Mapping[str, Any],
     log: Path,
     live: Mapping[str, Any],
+    imports: Document,
     environment: Mapping[str, str] | None = None,
     versions: Mapping[str, str | None] | None = None,
     packages: Mapping[str, str] | None = None,
@@ -49,6 +50,7 @@ def server_document(
         model_info: ``/model_info``; likewise.
         log: its log up to now.
         live: what changes by itself, to be kept for the record.
+        imports: the package that its process imports.
         environment: variables of its process; those of the plan, if left out.
         versions: versions known from elsewhere (the driver's).
         packages: all that is installed beside it, with versions; those that count are kept.
@@ -72,6 +74,7 @@ def server_document(
         load_s=round(load_s, 1),
         environment=_of_consequence(plan.get("env", {}) if environment is None else environment),
         live=dict(live),
+        imports=dict(imports),
         versions=_versions(server_info.get("version"), versions, packages),
     )
 
@@ -107,6 +110,7 @@ def failed_document(
         load_s=None,
         environment=_of_consequence(plan.get("env", {}) if environment is None else environment),
         live={},
+        imports=None,
         versions=_versions(None, versions, packages),
     )
 

@@ -1,0 +1,72 @@
+"""What a running server of an engine imports.
+
+A server's own process says with which interpreter and path it was started; the package, its tree
+and the patches' lines in it are what that interpreter imports from that path.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from bringup import artifact, paths
+from bringup.artifact import Document
+from bringup.engine import worker
+
+
+def running(document: Document, pid: int, *, log: Path) -> Document:
+    """Return what the server process ``pid`` imports as ``sglang``.
+
+    Args:
+        document: the engine's.
+        pid: the server's first process, which must be alive.
+        log: where what the interpreter prints goes.
+
+    Returns:
+        ``python`` and ``pythonpath`` of the process, and ``file``, ``tree`` and ``markers`` (each
+        with ``found``) of the package.  Where the process has another interpreter or path than the
+        engine, nobody knows what it imports: ``file`` and ``tree`` are None, ``markers`` empty.
+
+    Raises:
+        worker.EngineSilentError: the engine's process gave no answer.
+    """
+    process = psutil.Process(pid)
+    python, path = process.cmdline()[0], process.environ().get("PYTHONPATH") or ""
+    started = {
+        "python": paths.portable(python),
+        "pythonpath": [paths.portable(each) for each in path.split(os.pathsep) if each],
+    }
+    if any(started[key] != document[key] for key in started):
+        return {**started, "file": None, "tree": None, "markers": []}
+    markers = [patch["marker"] for patch in document["patches"] if patch["marker"]]
+    answer = worker.ask(document, {"command": "inspect", "markers": markers}, log=log)
+    if not answer["ok"]:
+        raise worker.EngineSilentError(
+            f"engine {document['engine']}: it can't be imported any more: {answer['error']}"
+        )
+    return {
+        **started,
+        "file": paths.portable(answer["file"]),
+        "tree": answer["tree"],
+        "markers": [
+            {**marker, "found": found}
+            for marker, found in zip(markers, answer["markers"], strict=True)
+        ],
+    }
+
+
+def refusal(document: Document, imports: Document) -> Document | None:
+    """Return the reason why what a server ``imports`` is not its engine, None where it is."""
+    missing = [marker["file"] for marker in imports["markers"] if not marker["found"]]
+    same = all(imports[key] == document[key] for key in ("file", "tree"))
+    if same and not missing:
+        return None
+    what = imports["file"] or f"with {imports['python']} from {imports['pythonpath']}"
+    return artifact.reason(
+        "another-sglang-imported",
+        f"the server imports {what}; its engine {document['engine']} is another tree",
+        evidence=[f"no marker of the patch in {name}" for name in missing],
+        hint="something changed the engine's files since it was built: remove its engine.json",
+    )
