@@ -25,3 +25,8 @@ rule all:
     default_target: True
     input:
         "results/report.md",
+
+
+# What is asked for, for `python -m bringup.report`, which writes the report while a run goes on.
+onstart:
+    write_asked()

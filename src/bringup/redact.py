@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -28,6 +28,9 @@ SECRET_SHAPE = re.compile(
 )
 """Values that are secrets wherever they stand."""
 
+SECRET_ARGUMENT = re.compile(r"(?i)(--?[\w-]*(?:api-key|token|password|secret)[ =])(\S+)")
+"""A flag that holds a secret, with its value, inside a text."""
+
 REFERENCE = re.compile(r"\{secret:([A-Za-z_][A-Za-z0-9_]*)\}")
 """How documents name a secret: the variable of the user's shell that holds it."""
 
@@ -37,27 +40,32 @@ SHORTEST_VALUE = 8
 T = TypeVar("T")
 
 
-def redacted(value: T) -> T:
-    """Return ``value`` (text, argv, or a JSON document) with every secret replaced."""
-    return cast(T, _redacted(value, ""))
+def redacted(value: T, then: Callable[[str], str] = str) -> T:
+    """Return ``value`` (text, argv, or a JSON document) with every secret replaced.
+
+    ``then`` is what else is done to each text of it.
+    """
+    return cast(T, _redacted(value, "", then))
 
 
-def _redacted(value: Any, name: str) -> Any:
+def _redacted(value: Any, name: str, then: Callable[[str], str]) -> Any:
+    if value is None or isinstance(value, int | float):  # most of a document, so told first
+        return value
+    if isinstance(value, str):
+        if REFERENCE.fullmatch(value):
+            return value
+        return HIDDEN if value and SECRET_NAME.search(name) else then(redacted_text(value))
     if isinstance(value, Mapping):
-        return {key: _redacted(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return _redacted_items(list(value))
-    if isinstance(value, str) and not REFERENCE.fullmatch(value):
-        return HIDDEN if SECRET_NAME.search(name) and value else redacted_text(value)
-    return value
+        return {key: _redacted(item, str(key), then) for key, item in value.items()}
+    return _redacted_items(value, then) if isinstance(value, list | tuple) else value
 
 
-def _redacted_items(items: list[Any]) -> list[Any]:
+def _redacted_items(items: Sequence[Any], then: Callable[[str], str]) -> list[Any]:
     """Redact a list, in which an argument that follows a secret flag is a secret."""
     clean: list[Any] = []
     flag = ""
     for item in items:
-        clean.append(_redacted(item, flag))
+        clean.append(_redacted(item, flag, then))
         flag = item.lstrip("-") if isinstance(item, str) and item.startswith("--") else ""
     return clean
 
@@ -82,10 +90,7 @@ def redacted_text(text: str) -> str:
     """Return ``text`` without tokens, and without the values of this process's secret variables."""
     for value in _secret_values():
         text = text.replace(value, HIDDEN)
-    text = re.sub(
-        r"(?i)(--?[\w-]*(?:api-key|token|password|secret)[ =])(\S+)", rf"\1{HIDDEN}", text
-    )
-    return SECRET_SHAPE.sub(HIDDEN, text)
+    return SECRET_SHAPE.sub(HIDDEN, SECRET_ARGUMENT.sub(rf"\1{HIDDEN}", text))
 
 
 @cache

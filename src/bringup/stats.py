@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -119,13 +118,19 @@ def _boots(side: Sequence[Measured]) -> list[float]:
 def _interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """Return Student's interval of b/a - 1, from the logarithms of the boots."""
     freedom = len(a) + len(b) - 2
-    pooled = sum((len(side) - 1) * statistics.variance(side) for side in (a, b)) / freedom
+    pooled = (_squares(a) + _squares(b)) / freedom
     error = math.sqrt(pooled * (1 / len(a) + 1 / len(b)))
     middle = mean(b) - mean(a)
     from scipy import special  # here: 0.4 s that no job but the report's has a use for
 
     half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     return math.expm1(middle - half), math.expm1(middle + half)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of the squared distances from the mean."""
+    middle = mean(values)
+    return math.fsum((each - middle) ** 2 for each in values)
 
 
 def _range(boots: Sequence[float]) -> float:

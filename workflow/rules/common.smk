@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from bringup import artifact, cluster, hardware, imports, plan, probes, routing
+from bringup import asked, cluster, hardware, imports, plan, probes, routing
 from bringup.config import SUITES, ConfigError, load, suite_file
 
 CONFIG_FILE = Path("config/experiments.yaml")
@@ -320,3 +320,14 @@ def documents_of(name):
         *points_of(name),
         *([f"{folder}/kernels.json"] if profiled(name) else []),
     ]
+
+
+def report_documents():
+    """Every document that the report reads."""
+    return sorted({path for name in CONFIG.experiments for path in documents_of(name)})
+
+
+def write_asked():
+    """Write down what a report is made of, so that one can be written without Snakemake."""
+    documents = ["results/hardware.json", *report_documents()]
+    asked.write(Path("results"), list(CONFIG.experiments.values()), documents)

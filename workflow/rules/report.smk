@@ -1,7 +1,7 @@
 rule report:
     input:
         hardware="results/hardware.json",
-        documents=sorted({path for name in CONFIG.experiments for path in documents_of(name)}),
+        documents=report_documents(),
     output:
         "results/report.md",
         "results/report.html",

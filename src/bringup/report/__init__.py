@@ -6,9 +6,11 @@ same documents: every time in it comes from them, none from the clock.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bringup import artifact
@@ -31,8 +33,8 @@ def document(
     return report | {"changes": changes}
 
 
-def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> None:
-    """Write the report of ``experiments`` into ``output``.
+def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> Document:
+    """Write the report of ``experiments`` into ``output``, and return it as data.
 
     Writes ``report.md``, ``report.html``, ``report.json``, ``points.csv``, ``points.jsonl`` and
     ``plots/*.svg``.
@@ -44,6 +46,23 @@ def build(*, experiments: Sequence[Document], documents: Iterable[Path], output:
             One that is absent, broken or of another version is told in the report.
         output: the folder to write to; links in the report are relative to it.
     """
+    with _no_collections():
+        return _build(experiments, documents, output)
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Let Python look for garbage later: among a million values of a large report there is none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _build(experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> Document:
     report = document(experiments=experiments, documents=documents, output=output)
     pictures = {
         study["name"]: plots.draw(study["name"], text.slug(study["name"]), _members(report, study))
@@ -57,6 +76,7 @@ def build(*, experiments: Sequence[Document], documents: Iterable[Path], output:
     artifact.write_text(output / "points.jsonl", points.jsonl(report))
     artifact.write_text(output / "report.md", render.markdown(report, pictures))
     artifact.write_text(output / "report.html", render.html(report, pictures))
+    return report
 
 
 def _members(report: Document, study: Document) -> list[Document]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from bringup import stats
 from bringup.artifact import Document
@@ -58,7 +57,7 @@ def _against(point: Document, others: Sequence[Document]) -> Document | None:
 
 def compare(point: Document, other: Document) -> Document:
     """Return how one point's throughput compares with another's (see ``stats.Difference``)."""
-    found = asdict(stats.compare(_measured(other), _measured(point)))
+    found = vars(stats.compare(_measured(other), _measured(point)))
     return {key: round(each, 4) if isinstance(each, float) else each for key, each in found.items()}
 
 

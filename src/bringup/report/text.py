@@ -120,16 +120,12 @@ def slug(name: str) -> str:
 
 def clean(value: Any) -> Any:
     """Return a JSON value without secrets, without home folders, and writable as UTF-8."""
-    return _without_homes(redacted(value))
+    return redacted(value, _without_homes)
 
 
-def _without_homes(value: Any) -> Any:
-    if isinstance(value, str):
-        shown = HOME.sub("~", value) if "/" in value else value
-        return shown if shown.isascii() else shown.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {key: _without_homes(item) for key, item in value.items()}
-    return [_without_homes(item) for item in value] if isinstance(value, list | tuple) else value
+def _without_homes(line: str) -> str:
+    shown = HOME.sub("~", line) if "/" in line else line
+    return shown if shown.isascii() else shown.encode("utf-8", "replace").decode()
 
 
 def sentence(words: str) -> str:
