@@ -605,6 +605,12 @@ def test_the_checkpoint_itself_stands_for_its_own_draft_layers():
     assert "speculation-untested" in classes(document)
 
 
+def test_a_cpu_host_does_not_draft():
+    document = planned({}, draft="small", drafts=draft_of())
+    assert document["reason"]["class"] == "gpu-only-argument"
+    assert "torch_native" in document["reason"]["message"]
+
+
 def test_a_draft_takes_memory_of_its_own_and_of_the_cache():
     alone = planned({}, machine=H200)["fit"]
     document = planned({}, machine=H200, draft="small", drafts=draft_of())
@@ -773,6 +779,12 @@ def test_attention_is_left_to_a_build_that_chooses_well():
     assert not any("attention-backend" in word for word in document["argv"])
     cpu = planned({})["backend"]["attention"]
     assert (cpu["chosen"], cpu["known"]) == ("intel_amx", "works")
+
+
+def test_auto_is_an_answer_where_the_build_has_no_such_word():
+    document = planned({"attention-backend": "auto"}, machine=H200)
+    assert document["status"] == "ok"
+    assert not any("attention-backend" in word for word in document["argv"])
 
 
 def test_a_backend_for_half_of_attention_is_looked_at_too():
@@ -977,6 +989,16 @@ def test_the_cost_of_a_run():
     assert "| two | ok | 0.0 GB | 100 s | 8.2 (an earlier run) |" in table
     assert "In all: 168.2 GB to fetch, 3 server loads" in table
     assert f"none left; {one['engine']} built for these plans" in table
+
+
+def test_what_the_plans_say_stands_below_their_cost():
+    good = planned({"max-running-requests": 4}, machine=H200, name="good")
+    bad = planned({"tp": 3}, machine=H200, name="bad")
+    sweep = {**SWEEP, "repeats": 1, "min_seconds": 1, "boots": 1}
+    text = plan.remarks([good, bad], {"good": sweep, "bad": sweep})
+    assert "- **bad** refused: 4 attention heads don't divide into 3" in text
+    assert "- **good**: 4 requests of 2048 tokens run at once" in text
+    assert "  - level-above-running-requests: levels 8, 16 are above" in text
 
 
 def test_what_no_earlier_run_tells_is_estimated():

@@ -8,14 +8,16 @@ from bringup.joblog import logged
 
 def main(snakemake):
     params = snakemake.params
+    plans = [artifact.read(path) for path in snakemake.input.plans]
     cost = plan.cost(
-        [artifact.read(path) for path in snakemake.input.plans],
+        plans,
         params.sweeps,
         took=times(),
         here=params.local,
         profiled=params.profiled,
     )
-    artifact.write_text(snakemake.output[0], plan.cost_table(cost))
+    said = [plan.cost_table(cost), plan.remarks(plans, params.sweeps)]
+    artifact.write_text(snakemake.output[0], "\n".join(part for part in said if part))
 
 
 def times():

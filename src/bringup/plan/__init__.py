@@ -17,7 +17,7 @@ from bringup.artifact import Document, reason
 from bringup.hardware import SUPPORTED
 from bringup.plan import drafting, fit, kv
 from bringup.plan.backends import Decision, Target, decide
-from bringup.plan.cost import cost, seconds
+from bringup.plan.cost import cost, remarks, seconds
 from bringup.plan.cost import table as cost_table
 from bringup.plan.drafting import Draft
 from bringup.plan.spread import Spread
@@ -34,6 +34,7 @@ __all__ = [
     "gpus_needed",
     "largest_concurrency",
     "plan",
+    "remarks",
     "screened",
     "seconds",
     "sweep_warnings",
@@ -197,12 +198,17 @@ class _Case:
 
     def _users_flags(self) -> Iterator[Flag]:
         known, renamed = self.engine["flags"], self.engine["renamed"]
-        table = {decision.flag[0] for decision in self.decisions if decision.flag}
         for name, value in sorted(self.server.items()):
-            if name in table and value == routing.AUTO:
+            if value == routing.AUTO and self._is_left_to_table(name):
                 continue
             own, why = arguments.as_this_build_says(name, known, renamed)
             yield Flag(own, value, "user", f"config: {why}" if why else "config")
+
+    def _is_left_to_table(self, name: str) -> bool:
+        """Say whether ``auto`` for an argument is ours to answer, or unknown to the build."""
+        questions = [each for each in self.decisions if each.document["flag"] == name]
+        offered = self.engine["choices"].get(name)
+        return any(each.flag or (offered and routing.AUTO not in offered) for each in questions)
 
     def _table_flags(self) -> Iterator[Flag]:
         known, renamed = self.engine["flags"], self.engine["renamed"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from bringup import words
 from bringup.artifact import Document
+from bringup.plan import sweep
 
 GB = 1_000_000_000
 
@@ -77,14 +78,14 @@ def cost(
     }
 
 
-def seconds(plan: Document, stage: str, sweep: Mapping[str, Any]) -> float:
+def seconds(plan: Document, stage: str, levels: Mapping[str, Any]) -> float:
     """Return how long a stage of an experiment is estimated to take, its server apart.
 
     Args:
         plan: ``plan.json``; what won't run takes no time.
         stage: ``weights``, ``load`` (of the server), ``launch``, ``probe``, ``point`` (one level),
             ``kernels``.
-        sweep: ``{repeats, min_seconds}``, for ``point``.
+        levels: ``{repeats, min_seconds}``, for ``point``.
     """
     if plan["status"] != "ok":
         return 0.0
@@ -94,7 +95,7 @@ def seconds(plan: Document, stage: str, sweep: Mapping[str, Any]) -> float:
     if stage == "load":
         return float(LOAD_S[plan["device"]] + size / READ_BYTES_PER_S)
     if stage == "point":
-        return float(sweep["repeats"] * sweep["min_seconds"] + LEVEL_EXTRA_S)
+        return float(levels["repeats"] * levels["min_seconds"] + LEVEL_EXTRA_S)
     return PROBE_S
 
 
@@ -120,6 +121,30 @@ def table(cost: Document) -> str:
     return "\n".join(lines)
 
 
+def remarks(plans: Sequence[Document], sweeps: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return as Markdown why plans say no, what they warn of, and how much runs at once."""
+    lines = [
+        line
+        for plan in sorted(plans, key=lambda plan: str(plan["experiment"]))
+        for line in _remarks(plan, sweeps[plan["experiment"]])
+    ]
+    return "\n".join([*lines, ""]) if lines else ""
+
+
+def _remarks(plan: Document, levels: Mapping[str, Any]) -> Iterator[str]:
+    name = plan["experiment"]
+    if cause := plan["reason"]:
+        hint = f" ({cause['hint']})" if cause["hint"] else ""
+        yield f"- **{name}** {plan['status']}: {cause['message']}{hint}"
+    if plan["status"] == "ok":
+        tokens = levels["input_tokens"] + levels["output_tokens"]
+        at_once = sweep.largest_concurrency(plan, tokens)
+        room = f"{at_once} requests of {tokens} tokens run at once" if at_once else "room not known"
+        yield f"- **{name}**: {room}"
+        for warning in [*plan["warnings"], *sweep.warnings(plan, levels)]:
+            yield f"  - {warning['class']}: {warning['message']}"
+
+
 def _row(
     plan: Document,
     sweeps: Mapping[str, Mapping[str, Any]],
@@ -143,7 +168,7 @@ def _row(
     }
 
 
-def _jobs(plan: Document, sweep: Mapping[str, Any], profiled: bool) -> Iterator[tuple[str, float]]:
+def _jobs(plan: Document, levels: Mapping[str, Any], profiled: bool) -> Iterator[tuple[str, float]]:
     """Yield the first output of each job that uses a server, and how long it is estimated to take.
 
     The first job on each life of a server waits until it is ready.
@@ -151,11 +176,11 @@ def _jobs(plan: Document, sweep: Mapping[str, Any], profiled: bool) -> Iterator[
     folder, load = f"{FOLDER}/{plan['experiment']}", seconds(plan, "load", {})
     yield f"{folder}/server.json", load
     yield f"{folder}/probe.json", seconds(plan, "probe", {})
-    for boot in range(1, sweep["boots"] + 1):
-        for place, level in enumerate(sweep["concurrency"]):
+    for boot in range(1, levels["boots"] + 1):
+        for place, level in enumerate(levels["concurrency"]):
             waits = load if boot > 1 and place == 0 else 0.0
             number = "" if boot == 1 else f".boot{boot}"
-            yield f"{folder}/points/c{level}{number}.json", waits + seconds(plan, "point", sweep)
+            yield f"{folder}/points/c{level}{number}.json", waits + seconds(plan, "point", levels)
     if profiled:
         yield f"{folder}/kernels.json", seconds(plan, "kernels", {})
 
