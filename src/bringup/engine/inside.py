@@ -14,6 +14,7 @@ meanwhile.  The answer is one line too: ``{"ok": true, …}`` or ``{"ok": false,
 "output": last lines}``.  Commands:
 
 ``inspect``  {markers: [{file, text}, …]} → what this build is and accepts
+``locate``   {markers} → which package is imported, without importing it
 ``read``     {folder, trust_remote_code} → how its config classes read a checkpoint's metadata
 ``bench``    {argv: [argument, …], output: file} → runs its load client (`bringup.load.client`)
 ``warm``     imports what ``bench`` needs, so that no measurement waits for it
@@ -67,17 +68,27 @@ def inspect(request: dict[str, Any]) -> dict[str, Any]:
         for flag, action in flags.items()
         if action.choices
     }
-    root = Path(sglang.__file__).parent
     installed = packages()
     return {
+        **locate(request),
         "version": sglang.__version__,
-        "file": sglang.__file__,
-        "tree": tree_hash(root),
         "freeze": freeze_hash(installed),
         "packages": installed,
         "torch_cuda": torch_cuda(),
         "choices": {flag: values for flag, values in choices.items() if values},
         "flags": sorted(set(flags) - {"help"}),
+    }
+
+
+def locate(request: dict[str, Any]) -> dict[str, Any]:
+    """Tell which package would be imported, and which markers are in it; nothing is imported."""
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'sglang'")
+    root = Path(spec.origin).parent
+    return {
+        "file": spec.origin,
+        "tree": tree_hash(root),
         "markers": [has_marker(root, each) for each in request["markers"]],
     }
 
@@ -219,6 +230,7 @@ def prepare(command: str) -> None:
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "inspect": inspect,
+    "locate": locate,
     "read": read,
     "bench": bench,
     "warm": warm,

@@ -41,7 +41,7 @@ def running(document: Document, pid: int, *, log: Path) -> Document:
     if any(started[key] != document[key] for key in started):
         return {**started, "file": None, "tree": None, "markers": []}
     markers = [patch["marker"] for patch in document["patches"] if patch["marker"]]
-    answer = worker.ask(document, {"command": "inspect", "markers": markers}, log=log)
+    answer = worker.ask(document, {"command": "locate", "markers": markers}, log=log)
     if not answer["ok"]:
         raise worker.EngineSilentError(
             f"engine {document['engine']}: it can't be imported any more: {answer['error']}"

@@ -35,7 +35,7 @@ def ask(engine: Document, request: dict[str, Any], *, log: Path) -> dict[str, An
 
     Args:
         engine: an engine document (its ``python``, ``pythonpath`` and ``stand_in`` are read).
-        request: ``{"command": "inspect" | "read" | "bench" | "warm", …}``.
+        request: ``{"command": "inspect" | "locate" | "read" | "bench" | "warm", …}``.
         log: file for what the engine prints over this request.
 
     Raises:
