@@ -770,6 +770,23 @@ def test_sparse_attention_on_sm120():
     assert planned(asked, format=GLM, machine=B200)["status"] == "ok"
 
 
+def test_sparse_attention_before_blackwell_is_left_to_the_build():
+    document = planned({"tp": 4}, format=GLM | {"kv_cache": {"format": "fp8"}}, machine=H200)
+    decode = document["backend"]["sparse-attention"]
+    prefill = document["backend"]["sparse-attention:dsa-prefill-backend"]
+    assert (decode["chosen"], prefill["chosen"]) == ("fa3", "flashmla_sparse")
+    assert not any(word.startswith("--dsa-") for word in document["argv"])
+
+
+def test_attention_that_the_build_chooses_in_unknown_ways_is_left_to_it():
+    qwen = format_of() | {"architecture": "Qwen3NextForCausalLM"}
+    document = planned(
+        {}, format=qwen, engine=engine_of("0.5.16") | {"version": "0.5.20"}, machine=B200
+    )
+    assert document["backend"]["attention"]["chosen"] == "auto"
+    assert not any("attention-backend" in word for word in document["argv"])
+
+
 def test_attention_is_left_to_a_build_that_chooses_well():
     """And what is asked, chosen and known of it stands in the plan."""
     document = planned({}, machine=H200)

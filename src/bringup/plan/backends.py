@@ -58,10 +58,9 @@ class Target:
         situation = (format, module, self.model, self.gpu, self.version)
         return routing.rank(*situation, patches=self.pull_requests, flag=flag)
 
-    def automatic(self, module: str, format: str) -> routing.Row | None:
-        return routing.automatic(
-            format, module, self.model, self.gpu, self.version, patches=self.pull_requests
-        )
+    def automatic(self, module: str, format: str, flag: str | None) -> routing.Row | None:
+        situation = (format, module, self.model, self.gpu, self.version)
+        return routing.automatic(*situation, patches=self.pull_requests, flag=flag)
 
 
 @dataclass
@@ -137,7 +136,7 @@ class _Question:
         self.asked = asked
         self.gpu = target.gpu
         self.ranked = target.rank(module, format, flag)
-        self.own = target.automatic(module, format)
+        self.own = target.automatic(module, format, flag)
         self.best = next(
             (
                 row
@@ -157,7 +156,16 @@ class _Question:
             return self._nothing_works()
         if self.asked != routing.AUTO:
             return self._as_asked()
-        return self._recommended() if self.best else self._left_to_build()
+        return self._recommended() if self.best and self._may_choose() else self._left_to_build()
+
+    def _may_choose(self) -> bool:
+        """Say whether the table may choose: attention only where it knows what the build takes.
+
+        A build chooses attention by more than a row can say (drafting, page sizes, its own flags).
+        """
+        assert self.best is not None
+        weights = self.module in ("experts", "dense")
+        return weights or self.own is not None or self.best["verdict"] == "recommended"
 
     def _nothing_works(self) -> Decision:
         row = self._row(self.asked) or self._row(routing.AUTO) or self.ranked[0]

@@ -65,8 +65,8 @@ def stored(format: Document, flags: Mapping[str, Any], gpu: str | None) -> str:
     if asked in ("nvfp4", "fp4_e2m1", "fp4_mx_block16"):
         return "nvfp4"
     if asked == "auto":
-        if model.get("kv_lora_rank") and model.get("index_head_dim") and _is_blackwell(gpu):
-            return "fp8"
+        if model.get("kv_lora_rank") and model.get("index_head_dim"):
+            return "fp8" if _is_blackwell(gpu) else "bf16"  # whatever the checkpoint declares
         declared = (format.get("kv_cache") or {}).get("format")
         if declared in NUMBER_BYTES:
             return str(declared)

@@ -86,13 +86,14 @@ def automatic(
     sglang_version: str | None,
     *,
     patches: Collection[int] = (),
+    flag: str | None = None,
 ) -> Row | None:
     """Return what the build takes where nothing is asked: ``{backend, reason, sources}``, or None.
 
     Arguments as for :func:`rank`.
     """
     situation = _Situation(
-        format, module_class, model_architecture, gpu_architecture, sglang_version, patches
+        format, module_class, model_architecture, gpu_architecture, sglang_version, patches, flag
     )
     row = situation.first(_table()["automatic"])
     if row is None:
