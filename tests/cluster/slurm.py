@@ -26,7 +26,6 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={home}/munge.socket,cred_expire=10
 CredType=cred/munge
-CryptoType=crypto/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -47,9 +46,9 @@ TaskProlog={home}/prolog
 KillWait=5
 SchedulerParameters=sched_interval=2,bf_interval=2
 SlurmdTimeout=10
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs=1 RealMemory={mib} Gres=gpu:1
-NodeName=n1 Port={ports[1]}
-NodeName=n2 Port={ports[2]}
+NodeName=DEFAULT CPUs=1 RealMemory={mib} Gres=gpu:1
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
 PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\nCgroupAutomount=no\n"

@@ -215,7 +215,7 @@ def test_a_node_without_the_gpus_that_the_table_promises(study):
     )
     done = study.run()
     assert done.returncode == 1
-    assert ": 1 GPUs were asked for, 0 are to be seen" in done.stderr
+    assert ": 1 GPUs were asked for, 0 are to be seen" in done.stderr, done.stderr
     assert not [row for row in study.begun() if row[1] == "launch"]
 
 
@@ -234,5 +234,5 @@ def test_a_folder_that_is_not_shared(study):
         slurm.start_node("n2")
         until(lambda: slurm.states() == {"n1": "IDLE", "n2": "IDLE"}, "two idle nodes")
     assert done.returncode == 1
-    assert f"is {study.home} shared with the nodes?" in done.stderr
+    assert f"is {study.home} shared with the nodes?" in done.stderr, done.stderr
     assert not Path(study.home, "results/experiments/one/server.json").exists()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from snakemake.iocontainers import ResourceList
@@ -222,12 +222,27 @@ class Executor(SlurmExecutor):
     def report_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **more: object
     ) -> None:
-        """Hand on that a job has failed, with what its log says last."""
+        """Hand on that a job failed, and say so in a line: Snakemake shows none for a group."""
         log = (job_info.aux or {}).get("slurm_logfile")
+        said = [" ".join((msg or "failed").split())]
         if log and not Path(log).exists():
             more.pop("aux_logs", None)
-            msg = f"{msg or ''} It left no log: is {self._home} shared with the nodes? "
+            said.append(f"It left no log: is {self._home} shared with the nodes?")
+        elif log:
+            said += [line for line in _last_lines(Path(log)) if line.startswith("node ")]
+        self.logger.error(f"{_title(job_info.job)}: {' '.join(said)}")
         super().report_job_error(job_info, msg, **more)
+
+    def get_account_arg(self, job: JobExecutorInterface) -> Iterator[str]:
+        """Yield the account that the table of nodes names; where it names none, Slurm's default."""
+        if job.resources.get("slurm_account"):
+            yield from super().get_account_arg(job)
+        else:
+            yield ""
+
+
+def _last_lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-20:]
 
 
 def _outputs(job: JobExecutorInterface) -> list[str]:
