@@ -45,10 +45,10 @@ try:
     CONFIG = WHOLE.only(config["study"]) if "study" in config else WHOLE
     HARDWARE = planned_for(CONFIG.hardware)
     HOST = hardware.fingerprint() if CONFIG.hardware else HARDWARE  # what engines are built on
-    asked = [entry["probes"] for entry in CONFIG.experiments.values()]
-    for names in dict.fromkeys(tuple(each["suites"]) for each in asked):
+    settings = [entry["probes"] for entry in CONFIG.experiments.values()]
+    for names in dict.fromkeys(tuple(each["suites"]) for each in settings):
         probes.load(names, SUITES)
-    for shares in dict.fromkeys((each["pass_share"], each["degraded_share"]) for each in asked):
+    for shares in dict.fromkeys((each["pass_share"], each["degraded_share"]) for each in settings):
         probes.Thresholds(*shares)
 except ValueError as error:
     sys.exit(str(error))
