@@ -274,8 +274,9 @@ def test_a_server_known_to_be_ready_is_so_whatever_is_left_of_its_log(tmp_path: 
     assert diagnose(log, ready=True, exit_code=1)["class"] == "stopped"
     died = log_of(tmp_path, *START[:2], survived, CUT, *FLOOD, OUT_OF_MEMORY)
     assert diagnose(died, ready=True)["class"] == "oom-serving"
-    cut_short = log_of(tmp_path, *START[:2])  # the disk was full
+    cut_short = log_of(tmp_path, *START[:2], survived)  # the disk was full
     assert failure(cut_short, ready=True) is None
+    assert diagnose(cut_short, ready=True, exit_code=-9)["class"] == "killed"
 
 
 def test_evidence_is_short_and_without_secrets(tmp_path: Path) -> None:

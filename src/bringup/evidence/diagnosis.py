@@ -146,6 +146,8 @@ def follow(log: Path, *, ready: bool = False) -> Course:
                 open_.append(finding)
         before.append(line)
         course.tail.append(line)
+    if course.known_ready and not course.ready:
+        course.findings.clear()  # the log ends before that, and the server survived them
     return course
 
 
