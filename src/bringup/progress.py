@@ -198,6 +198,10 @@ def _steps(steps: Sequence[str]) -> str:
 
 def why(reason: str) -> str:
     """Return Snakemake's reason for a job in words that fit on a line."""
+    return "".join(each if each.isprintable() else "?" for each in _why(reason))
+
+
+def _why(reason: str) -> str:
     said = [text for pattern, text in _REASONS.items() if re.search(pattern, reason)]
     changed = re.search(r"Params have changed since last execution: (.*)", reason, re.DOTALL)
     if changed:

@@ -155,6 +155,40 @@ def test_gates_of_every_level(page: str) -> None:
     ]
 
 
+def test_questions_answered_wrongly_are_told_with_who_did(page: str) -> None:
+    asked = page.index("Questions that were answered wrongly")
+    (line,) = [line for line in page[asked:].splitlines() if line.startswith("| What is 17")]
+    cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+    assert cells == [
+        "What is 17\\*23? Answer with the number only.",
+        "`391`",
+        "4",
+        "`7!!!!`",
+        "nvfp4-triton",
+    ]
+
+
+def test_what_the_server_settled_otherwise_is_told(page: str) -> None:
+    section = page[page.index("### mxfp4-stock") : page.index("### nvfp4-marlin")]
+    assert "| `mem-fraction-static` | `0.9` | `0.83`   | mem_fraction_static is lowered" in section
+    assert page.count("What the server settled otherwise") == 1
+
+
+def test_void_points_are_among_the_problems(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    for level in (8, 16):
+        summary = {"output_tok_s": None}
+        point(tmp_path, "nvfp4-marlin", level, summary=summary, void=["repeat 1: cached tokens"])
+    build(run)
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert (
+        "- **void** at point C = 8: repeat 1: cached tokens.\n"
+        "  What to try: measure it again; each experiment's section says how.\n"
+        "  1 experiment: [nvfp4-marlin]\n"
+    ) in page
+    assert page.count("- **void**") >= 2
+
+
 def test_the_first_question_is_shown_with_its_answer(page: str) -> None:
     assert (
         "- the first of 25 questions after launch: "

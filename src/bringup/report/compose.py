@@ -125,6 +125,7 @@ def _experiment(case: Case, output: Path) -> Document:
         "command": _command(case),
         "env": plan.get("env") or {},
         "flags": plan.get("flags") or [],
+        "resolved": server.get("differences") or [],
         "fit": plan.get("fit"),
         "warnings": list(_warnings_of(case, points)),
         "notes": [str(note.get("message", note)) for note in plan.get("notes") or []],
@@ -142,7 +143,9 @@ def _experiment(case: Case, output: Path) -> Document:
 def _versions(server: Document) -> Document:
     """Return the versions that the server ran with; the hash of its tree stands with its engine."""
     return {
-        name: version for name, version in (server.get("versions") or {}).items() if name != "tree"
+        name: version
+        for name, version in (server.get("versions") or {}).items()
+        if name != "tree" and version is not None
     }
 
 

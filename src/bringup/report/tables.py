@@ -18,6 +18,7 @@ TONES: dict[str, Tone] = {
     "refused": "quiet",
     "wrong": "bad",
     "skipped": "quiet",
+    "void": "warn",
     "pending": "quiet",
     "pass": "good",
     "degraded": "bad",

@@ -218,8 +218,14 @@ def problems(rows: Sequence[Document]) -> Table:
     )
 
 
+VOID_HINT = "measure it again; each experiment's section says how"
+
+
 def causes(rows: Sequence[Document]) -> list[Document]:
-    """Return ``{status, stage, message, hint, experiments}`` for each cause of anything but ok."""
+    """Return ``{status, stage, message, hint, experiments}`` for each cause of anything but ok.
+
+    Points whose figures are void are told too, although their experiment is ``ok``.
+    """
     found: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         if row["status"] != "ok":
@@ -227,6 +233,10 @@ def causes(rows: Sequence[Document]) -> list[Document]:
             message = str(cause.get("message") or "no reason given")
             key = (row["status"], row["stage"], message, str(cause.get("hint") or ""))
             found.setdefault(key, []).append(row["name"])
+        for point in row["points"]:
+            if point["status"] == "ok" and point["void"] and point["unranked"]:
+                void = ("void", f"point C = {point['concurrency']}", point["void"][0], VOID_HINT)
+                found.setdefault(void, []).append(row["name"])
     return [
         {"status": status, "stage": stage, "message": message, "hint": hint, "experiments": names}
         for (status, stage, message, hint), names in found.items()
@@ -276,6 +286,49 @@ def _gate(point: Document | None) -> Cell:
     counts = " · ".join(f"{each['right']}/{each['asked']}" for each in rounds)
     verdict = str(point["gate"]["verdict"])
     return Cell(counts, TONES.get(verdict, ""), "" if verdict == "pass" else verdict)
+
+
+def wrong_items(rows: Sequence[Document]) -> Table:
+    """Return the questions that were answered wrongly, each with who did so, and how often."""
+    found: dict[tuple[str, str], list[tuple[str, Document]]] = {}
+    for row in rows:
+        for item in (row["correctness"] or {}).get("not_right") or []:
+            question = (str(item["prompt"]), str(item["expected"]))
+            found.setdefault(question, []).append((row["name"], item))
+    often = sorted(found.items(), key=lambda each: -len(each[1]))
+    return Table(
+        ["question", "expected", "wrong", "for example", "experiments"],
+        [
+            [
+                Cell(prompt),
+                Cell(expected, code=True),
+                Cell(str(len(items))),
+                Cell(str(items[0][1]["got"]), code=True),
+                Cell(wording.some(list(dict.fromkeys(name for name, _ in items)), MOST_NAMED)),
+            ]
+            for (prompt, expected), items in often[:MOST_QUESTIONS]
+        ],
+        frozenset({2}),
+    )
+
+
+MOST_QUESTIONS = 20
+
+
+def resolved(row: Document) -> Table:
+    """Return the flags that the server settled otherwise than asked, and the line that says why."""
+    return Table(
+        ["flag", "asked", "resolved", "why"],
+        [
+            [
+                Cell(str(each.get("field")), code=True),
+                Cell(_value(each.get("asked")), code=True),
+                Cell(_value(each.get("resolved")), "warn", code=True),
+                Cell(str(each.get("why") or "no line of the log explains it")),
+            ]
+            for each in row["resolved"]
+        ],
+    )
 
 
 def not_right(items: Sequence[Document]) -> Table:
