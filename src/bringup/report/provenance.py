@@ -63,11 +63,15 @@ def _files_digest(weights: Document) -> str | None:
     return hashlib.sha256("".join(lines).encode("utf-8", "replace")).hexdigest()
 
 
+NOT_MADE = "not made"
+"""What stands for the base of an engine that no experiment which could run has asked for."""
+
+
 def _engine(case: Case) -> Document:
     engine = case.of("engine")
     return {
         "name": case.entry.get("engine"),
-        "base": differences.engine_base(case),
+        "base": differences.engine_base(case) if engine else NOT_MADE,
         "patches": [
             {
                 "name": differences.patch_name(each.get("source")),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from bringup.artifact import Document
 from bringup.report import wording
 from bringup.report.cases import CLASSES, JOULES, PHASES
+from bringup.report.provenance import NOT_MADE
 from bringup.report.tables import TONES, Cell, Table
 
 MOST_DIFFERENCES, MOST_NAMED = 5, 6
@@ -556,11 +557,22 @@ def _formats(checkpoint: Document) -> str:
     return ", ".join(filter(None, [told, bad])) or wording.NOTHING
 
 
+MODULES_OF_FORMATS = (
+    "experts",
+    "attention",
+    "dense_mlp",
+    "shared_experts",
+    "lm_head",
+    "embeddings",
+)
+"""Module classes of a checkpoint in the order of their weight; others follow."""
+
+
 def formats_in_words(formats: Document) -> str:
     """Return each format with its module classes: ``nvfp4 (experts), bf16 (attention, draft)``."""
     by_format: dict[str, list[str]] = {}
-    for module, form in formats.items():
-        by_format.setdefault(str(form), []).append(module)
+    for module in sorted(formats, key=lambda each: (*MODULES_OF_FORMATS, each).index(each)):
+        by_format.setdefault(str(formats[module]), []).append(module)
     return ", ".join(f"{form} ({', '.join(modules)})" for form, modules in by_format.items())
 
 
@@ -572,13 +584,17 @@ def engines(report: Document) -> Table:
             [
                 Cell(str(each["name"])),
                 Cell(each["base"]),
-                Cell("; ".join(map(_patch, each["patches"])) or "none"),
+                Cell("; ".join(map(_patch, each["patches"])) or _no_patches(each)),
                 Cell(_short(each["tree"]), code=True),
                 Cell(_short(each["freeze"]), code=True),
             ]
             for each in report["provenance"]["engines"]
         ],
     )
+
+
+def _no_patches(engine: Document) -> str:
+    return wording.NOTHING if engine["base"] == NOT_MADE else "none"
 
 
 def _patch(patch: Document) -> str:
