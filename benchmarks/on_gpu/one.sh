@@ -42,9 +42,10 @@ print(*(f'results/experiments/{name}/weights.json' for name in whole.experiments
 step plans 250 snakemake --cores all --keep-going $rows
 step corrupt 250 ../engine/bin/python $here/corrupt.py resources/arithmetic-moe corrupted &
 
-timed_s=${TIMED_S:-225}  # kept for what is timed
+timed_s=${TIMED_S:-195}  # kept for what is timed
 step rows $timed_s python $here/rows.py results rows --order $here/order.yaml \
   --side-by-side 8 --deadline-s "$(left $((timed_s + 5)))" \
   --keep-traces rows-fp8-linear--deep_gemm rows-int4--cutlass rows-mixed--auto
-step timed 20 snakemake --cores all --keep-going results/report.md --config study=timed
-test "$(left 0)" -gt 110 && step more 20 snakemake --cores all --keep-going results/report.md
+step timed 10 snakemake --cores all --keep-going results/report.md --config study=timed
+test -f results/report.md || step report 2 python -m bringup.report
+test "$(left 0)" -gt 130 && step more 12 snakemake --cores all --keep-going results/report.md

@@ -44,7 +44,7 @@ step serial 150 snakemake --cores all --resources gpu=1 $(points one--triton two
 serial=$!
 step by-hand 150 python $here/by_hand.py results one--triton "$logs/by-hand.json" --gpu "${gpus[-1]}"
 wait $serial
-mkdir -p serial && cp -a results/experiments/{one--triton,two--marlin} serial/
+mkdir -p serial/experiments && cp -a results/experiments/{one--triton,two--marlin} serial/experiments/
 tar -cJf "$out/serial.tar.xz" --exclude='*.jsonl' serial
 
 # At once; then one over both, before which the idle servers go.

@@ -1,0 +1,388 @@
+"""docs/verified.md and .json, from what one.sh and two.sh brought back.
+
+    python benchmarks/on_gpu/verified.py ONE TWO [--docs docs]
+
+ONE and TWO are the folders that they wrote.  Nothing is filled in: what was not run says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+Json = dict[str, Any]
+HERE = Path(__file__).parent
+
+WEIGHTS_MARGIN, KV_MARGIN = 0.03, 0.05
+"""How far a prediction of memory may be off."""
+
+KL_FACTOR = 3.0
+"""A divergence this many times that of the clean form counts as noticed."""
+
+AGREES = {
+    "recommended": "starts and is right",
+    "works": "starts and is right",
+    "starts-but-wrong": "starts but is wrong",
+    "refuses": "refuses",
+}
+"""The table's verdict → what a forced run must show."""
+
+
+def read(path: Path) -> Any:
+    """Return a JSON file's content, None if it is not there."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def unpacked(brought: Path, into: Path) -> Path:
+    """Unpack the archives that a run brought back; return the folder."""
+    into.mkdir(parents=True)
+    for archive in sorted(brought.glob("*.tar.xz")):
+        target = into / archive.name.removesuffix(".tar.xz")
+        target.mkdir()
+        subprocess.run(["tar", "-xJf", archive, "-C", target], check=True)
+    return into
+
+
+# --- the rows ------------------------------------------------------------------------------------
+
+
+def rows(one: Path) -> list[Json]:
+    """Return each forced row: what the table said, what happened, which kernels ran."""
+    found = read(one / "rows/rows/rows.json") or {}
+    return [row_of(name, row) for name, row in found.items()]
+
+
+def row_of(name: str, row: Json) -> Json:
+    """Return one row as the page has it."""
+    experiment, _, form = name.partition("@")
+    known = row.get("expected") or {}
+    experts, dense = known.get("experts") or {}, known.get("dense") or {}
+    backends = (row.get("kernels") or {}).get("backends") or {}
+    reason = row.get("reason") if isinstance(row.get("reason"), dict) else None
+    told = {
+        "row": experiment,
+        "corrupted": form or None,
+        "format": experts.get("format"),
+        "asked": experts.get("asked"),
+        "linear": {"format": dense.get("format"), "asked": dense.get("asked")} if dense else None,
+        "table": {"experts": experts.get("known"), "dense": dense.get("known")},
+        "outcome": row["outcome"],
+        "right": [row["right"], row["asked"]] if "right" in row else None,
+        "used": {name: each.get("used") for name, each in backends.items()} or None,
+        "verdicts": {name: each.get("verdict") for name, each in backends.items()} or None,
+        "sentence": (row.get("kernels") or {}).get("sentence"),
+        "load_s": row.get("load_s"),
+        "reason": {key: reason[key] for key in ("class", "message")} if reason else None,
+        "divergence": row.get("against_reference"),
+    }
+    return {**told, "agrees": None if form else agreement(told)}
+
+
+def agreement(row: Json) -> str:
+    """Say whether the table was right about a row.
+
+    ``yes``, ``no``, ``unknown before`` where it did not know, ``not run``.
+    """
+    if row["outcome"] in ("not run", "starts"):
+        return "not run"
+    known = [row["table"][module] for module in ("experts", "dense") if row["table"][module]]
+    bad = next((each for each in known if each in ("refuses", "starts-but-wrong")), None)
+    expected = AGREES.get(bad or (known[0] if known else ""))
+    if expected is None:
+        return "unknown before"
+    return "yes" if row["outcome"] == expected else "no"
+
+
+# --- corrupted scales ----------------------------------------------------------------------------
+
+
+def power(found: Sequence[Json]) -> list[Json]:
+    """Return for each kernel: divergence from bf16 of the clean form and of each corrupted one."""
+    clean = {row["row"]: row for row in found if not row["corrupted"]}
+    told = []
+    for row in found:
+        if not row["corrupted"] or not row["divergence"]:
+            continue
+        healthy = clean[row["row"]]["divergence"]
+        ratio = row["divergence"]["kl_mean"] / healthy["kl_mean"] if healthy else None
+        told.append(
+            {
+                "row": row["row"],
+                "corrupted": row["corrupted"],
+                "used": (row["used"] or {}).get("experts"),
+                "clean_kl": healthy and healthy["kl_mean"],
+                "kl": row["divergence"]["kl_mean"],
+                "top1_agreement": row["divergence"]["top1_agreement"],
+                "times": ratio,
+                "by_divergence": ratio is not None and ratio >= KL_FACTOR,
+                "by_questions": row["outcome"] == "starts but is wrong",
+                "right": row["right"],
+            }
+        )
+    return told
+
+
+# --- what was timed ------------------------------------------------------------------------------
+
+
+def points(results: Path) -> list[Json]:
+    """Return every measured point with its energy and what slowed the GPU down."""
+    told = []
+    for path in sorted(results.glob("experiments/*/points/c*.json")):
+        point = read(path)
+        valid = [repeat for repeat in point.get("repeats", []) if not repeat["void"]]
+        gpus = [repeat["gpu"] for repeat in valid if repeat.get("gpu")]
+        if not valid:
+            continue
+        told.append(
+            {
+                "experiment": point["experiment"],
+                "concurrency": point["concurrency"],
+                "status": point["status"],
+                "output_tok_s": point["summary"]["output_tok_s"],
+                "ttft_ms_p50": point["summary"]["ttft_ms_p50"],
+                "tpot_ms_p50": point["summary"]["tpot_ms_p50"],
+                "joules_per_output_token": point["summary"]["joules_per_output_token"],
+                **{
+                    name: middle(gpu[name] for gpu in gpus)
+                    for name in ("power_w", "idle_power_w", "clock_mhz", "utilisation")
+                },
+                "slowed": sorted({why for gpu in gpus for why in gpu["slowed"]}),
+                "power_invalid": sorted({g["power_invalid"] for g in gpus if g["power_invalid"]}),
+            }
+        )
+    return told
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known."""
+    known = sorted(value for value in values if value is not None)
+    return known[len(known) // 2] if known else None
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def memory(two: Path) -> list[Json]:
+    """Return predicted against found, for each shape."""
+    config = yaml.safe_load((HERE / "two.yaml").read_text(encoding="utf-8"))["experiments"]
+    told = []
+    for name, each in (read(two / "memory/memory/memory.json") or {}).items():
+        predicted, found = each["predicted"], each["found"]
+        told.append(
+            {
+                "shape": config[name]["checkpoint"],
+                "predicted": {key: predicted[key] for key in ("weights_gib", "kv_tokens")},
+                "found": found,
+                **{
+                    f"{key}_off": off(predicted[key], found[key])
+                    for key in ("weights_gib", "kv_tokens")
+                },
+                "reason": each["reason"] and each["reason"]["message"],
+            }
+        )
+    return told
+
+
+def off(predicted: float | None, found: float | None) -> float | None:
+    """Return how far a prediction is off, as a share of what was found."""
+    return None if not predicted or not found else round(predicted / found - 1, 4)
+
+
+# --- two GPUs ------------------------------------------------------------------------------------
+
+
+def boot_began(results: Path, name: str) -> float | None:
+    """Return when an experiment's server was started, in seconds since 1970, by its boot's name."""
+    server = read(results / "experiments" / name / "server.json")
+    if not server or not server.get("boot"):
+        return None
+    began = datetime.strptime(server["boot"][:15], "%Y%m%d-%H%M%S")
+    return began.replace(tzinfo=UTC).timestamp()
+
+
+def ended(results: Path, name: str) -> float | None:
+    """Return when an experiment's last point was done, in seconds since 1970."""
+    times = [
+        datetime.fromisoformat(read(path)["made"]["ended"]).timestamp()
+        for path in results.glob(f"experiments/{name}/points/c*.json")
+    ]
+    return max(times, default=None)
+
+
+def span(results: Path, names: Sequence[str]) -> float | None:
+    """Return the seconds from the first of the servers' starts to the last point's end."""
+    begins = [boot_began(results, name) for name in names]
+    ends = [ended(results, name) for name in names]
+    known = [time for time in (*begins, *ends) if time is not None]
+    return max(known) - min(known) if len(known) == 2 * len(names) else None
+
+
+def side_by_side(two: Path) -> Json:
+    """Return two experiments one after the other against both at once."""
+    names = ["one--triton", "two--marlin"]
+    apart, together = (
+        span(two / "serial/serial", names),
+        span(two / "results-project/results", names),
+    )
+    ratio = round(apart / together, 3) if apart and together else None
+    return {"serial_s": apart, "parallel_s": together, "ratio": ratio}
+
+
+def over_both(two: Path) -> Json | None:
+    """Return what one server over both GPUs showed."""
+    folder = two / "results-project/results/experiments/both"
+    kernels, server = read(folder / "kernels.json"), read(folder / "server.json")
+    if not kernels or not server:
+        return None
+    modules = {each["module"]: each for each in kernels.get("modules") or []}
+    named = [
+        kernel for kernel in kernels.get("kernels") or [] if kernel.get("module") == "communication"
+    ]
+    return {
+        "status": server["status"],
+        "gpus": len(server["gpus"]),
+        "traces": kernels.get("traces"),
+        "communication": modules.get("communication"),
+        "kernels": named[:5],
+        "sentence": kernels.get("sentence"),
+        "evicted": evicted(two),
+    }
+
+
+def evicted(two: Path) -> list[str]:
+    """Return the experiments whose idle server was stopped because its GPU was wanted."""
+    return [
+        name
+        for name in ("one--triton", "two--marlin")
+        for log in [two / f"results-project/results/experiments/{name}/server.log"]
+        if log.is_file() and "ended (stopped)" in log.read_text(errors="replace")
+    ]
+
+
+def steps(brought: Path) -> Json:
+    """Return the seconds of each step of a script, by its own account."""
+    file = brought / "logs/logs/steps.txt"
+    text = file.read_text() if file.is_file() else ""
+    lines = re.findall(r"^(\S+): exit (\d+), (\d+) (s|ms)", text, re.MULTILINE)
+    return {
+        name: {"exit": int(code), "seconds": int(number) / (1000 if unit == "ms" else 1)}
+        for name, code, number, unit in lines
+    }
+
+
+def overhead(two: Path) -> Json:
+    """Return the workflow's seconds for one experiment against the same by hand."""
+    by_hand = read(two / "logs/logs/by-hand.json")
+    own = span(two / "serial/serial", ["one--triton"])
+    ratio = round(own / by_hand["wall_s"], 3) if own and by_hand else None
+    return {"by_hand": by_hand, "workflow_s": own, "ratio": ratio}
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def gathered(one_brought: Path, two_brought: Path, scratch: Path) -> Json:
+    """Return the whole document."""
+    one, two = unpacked(one_brought, scratch / "one"), unpacked(two_brought, scratch / "two")
+    results = one / "results/results"
+    found = rows(one)
+    engine = read(results / "engines/there/engine.json") or {}
+    edits = steps(two)
+    return {
+        "schema": "verified/1",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "revisions": [
+            file.read_text().strip()
+            for folder in (one, two)
+            if (file := folder / "logs/logs/REVISION").is_file()
+        ],
+        "machines": [
+            {key: machine[key] for key in ("gpus", "driver", "cuda", "cpu", "ram_gib", "links")}
+            for folder in (results, two / "results-project/results")
+            if (machine := read(folder / "hardware.json"))
+        ],
+        "sglang": engine.get("version"),
+        "tree": engine.get("tree"),
+        "rows": found,
+        "power": power(found),
+        "points": points(results),
+        "memory": memory(two),
+        "side_by_side": side_by_side(two),
+        "over_both": over_both(two),
+        "overhead": overhead(two),
+        "edits": {name: edits[name] for name in ("level", "backend", "patch") if name in edits},
+        "steps": {"one": steps(one), "two": edits},
+    }
+
+
+def page(told: Json) -> str:
+    """Return docs/verified.md."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": cell, "percent": percent, "short": short}
+    agreed = Counter(row["agrees"] for row in told["rows"] if not row["corrupted"])
+    return environment.get_template("verified.md.j2").render(
+        **told,
+        agreed=agreed,
+        kl_factor=KL_FACTOR,
+        weights_margin=WEIGHTS_MARGIN,
+        kv_margin=KV_MARGIN,
+    )
+
+
+def cell(value: Any) -> str:
+    """Return a value as a table shows it; None is a dash."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def percent(share: float | None) -> str:
+    """Return a share with its sign."""
+    return "–" if share is None else f"{100 * share:+.1f} %"
+
+
+def short(row: str) -> str:
+    """Return a row's name without what all names have in common."""
+    return row.removeprefix("rows-")
+
+
+def main() -> None:
+    """Read the arguments and write both files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("one", type=Path)
+    parser.add_argument("two", type=Path)
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        told = gathered(given.one, given.two, Path(scratch))
+    text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    (given.docs / "verified.json").write_text(text, encoding="utf-8")
+    (given.docs / "verified.md").write_text(page(told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
