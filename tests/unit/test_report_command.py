@@ -50,6 +50,11 @@ def test_all_that_was_asked_for_is_there(results: Path) -> None:
     assert main([str(results)]) == 0
 
 
+def test_looking_in_between_is_not_the_previous_report(results: Path) -> None:
+    assert main([str(results)]) == 1
+    assert not (results / "history.jsonl").exists()
+
+
 def test_json_is_printed_and_no_page_written(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

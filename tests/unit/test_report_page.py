@@ -114,6 +114,15 @@ def test_a_link_opens_the_section_that_it_leads_to(page: chromium.Page) -> None:
     assert page.value("document.getElementById('experiment-mxfp4-stock').open") is True
 
 
+def test_the_chapters_lead_to_sections_that_are_there(page: chromium.Page) -> None:
+    links = page.value(
+        "[...document.querySelectorAll('nav a')].map(each => [each.textContent, "
+        "document.querySelector(each.getAttribute('href')) !== null])"
+    )
+    assert {"Table", "Problems", "Energy", "Provenance"} <= {name for name, _ in links}
+    assert all(there for _, there in links)
+
+
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("width", [390, 768])
 def test_no_page_is_wider_than_the_screen(page: chromium.Page, width: int, opened: bool) -> None:
@@ -171,6 +180,10 @@ def test_the_pictures_follow_the_theme(page: chromium.Page) -> None:
 def test_print_shows_everything(page: chromium.Page) -> None:
     page.value("dispatchEvent(new Event('beforeprint'))")
     assert page.value("[...document.querySelectorAll('details')].every(each => each.open)") is True
+    page.command("Emulation.setEmulatedMedia", media="print")
+    shown = "getComputedStyle(document.querySelector('details.experiment')).contentVisibility"
+    assert page.value(shown) == "visible"
+    page.command("Emulation.setEmulatedMedia", media="")
 
 
 def test_hostile_text_runs_nothing(browser: chromium.Page, tmp_path: Path) -> None:

@@ -22,18 +22,25 @@ __all__ = ["build", "document"]
 
 
 def document(
-    *, experiments: Sequence[Document], documents: Iterable[Path], output: Path
+    *,
+    experiments: Sequence[Document],
+    documents: Iterable[Path],
+    output: Path,
+    remember: bool = True,
 ) -> Document:
-    """Return the report as data; arguments as for `build`.
-
-    It is compared with, and remembered in, ``history.jsonl`` in ``output``.
-    """
+    """Return the report as data; arguments as for `build`."""
     report: Document = text.clean(compose.compose(experiments, collect(documents, output), output))
-    changes = history.update(output / "history.jsonl", report["experiments"])
+    changes = history.update(output / "history.jsonl", report["experiments"], remember=remember)
     return report | {"changes": changes}
 
 
-def build(*, experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> Document:
+def build(
+    *,
+    experiments: Sequence[Document],
+    documents: Iterable[Path],
+    output: Path,
+    remember: bool = True,
+) -> Document:
     """Write the report of ``experiments`` into ``output``, and return it as data.
 
     Writes ``report.md``, ``report.html``, ``report.json``, ``points.csv``, ``points.jsonl`` and
@@ -44,10 +51,16 @@ def build(*, experiments: Sequence[Document], documents: Iterable[Path], output:
             ``server``, ``env``, ``sweep``, ``baseline`` where named), in the order of the config.
         documents: the artefacts that the report may read, where docs/design.md §4 puts them.
             One that is absent, broken or of another version is told in the report.
-        output: the folder to write to; links in the report are relative to it.
+        output: the folder to write to; links in the report are relative to it, and in its
+            ``history.jsonl`` stands the previous report, with which this one is compared.
+        remember: whether the next report is to be compared with this one.
     """
     with _no_collections():
-        return _build(experiments, documents, output)
+        report = document(
+            experiments=experiments, documents=documents, output=output, remember=remember
+        )
+        _write(report, output)
+    return report
 
 
 @contextlib.contextmanager
@@ -62,8 +75,8 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _build(experiments: Sequence[Document], documents: Iterable[Path], output: Path) -> Document:
-    report = document(experiments=experiments, documents=documents, output=output)
+def _write(report: Document, output: Path) -> None:
+    """Write the report in all its forms."""
     pictures = {
         study["name"]: plots.draw(study["name"], text.slug(study["name"]), _members(report, study))
         for study in report["studies"]
@@ -76,7 +89,6 @@ def _build(experiments: Sequence[Document], documents: Iterable[Path], output: P
     artifact.write_text(output / "points.jsonl", points.jsonl(report))
     artifact.write_text(output / "report.md", render.markdown(report, pictures))
     artifact.write_text(output / "report.html", render.html(report, pictures))
-    return report
 
 
 def _members(report: Document, study: Document) -> list[Document]:

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "experiments": experiments,
             "documents": documents,
             "output": output,
+            "remember": False,  # the end of a run is compared with the end of the run before
         }
         told = report.document(**what) if given.json else report.build(**what)
     except (OSError, ValueError) as error:

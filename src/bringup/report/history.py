@@ -27,8 +27,10 @@ SAME = 0.05
 Rows = dict[str, Any]
 
 
-def update(path: Path, experiments: Sequence[Document]) -> Document:
+def update(path: Path, experiments: Sequence[Document], *, remember: bool = True) -> Document:
     """Return the changes since the previous report, and add a snapshot of this one to ``path``.
+
+    Without ``remember`` it is only looked at: the next report is compared with the same one.
 
     Returns ``{previous, rows}``: whether there was an earlier report, and
     ``{experiment, what, before, now}`` for each change.  Rows of studies that this report doesn't
@@ -42,7 +44,8 @@ def update(path: Path, experiments: Sequence[Document]) -> Document:
     else:
         earlier = snapshots
         kept = {} if not snapshots else _without(snapshots[-1], studies)
-        _write(path, [*snapshots, {"schema": SCHEMA, "rows": kept | ours}])
+        if remember:
+            _write(path, [*snapshots, {"schema": SCHEMA, "rows": kept | ours}])
     before = _of(earlier[-1], studies) if earlier else {}
     return {"previous": bool(before), "rows": list(_changes(before, ours)) if before else []}
 
