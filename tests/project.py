@@ -20,6 +20,10 @@ raise SystemExit(0)
 """
 
 
+OWN_WORDS = ("--workflow-profile", "none")
+"""What has Snakemake speak for itself: its own words name every output."""
+
+
 class Copy:
     """The project copied to ``home``; its own library is the one that runs."""
 
@@ -66,9 +70,7 @@ class Copy:
 
     def jobs(self, *targets: str) -> set[str]:
         """Return what a run would do now: the first output of each job, below results/."""
-        # Snakemake's own words name every output.
-        own_words = ("--workflow-profile", "none")
-        done = self.snakemake("--dry-run", *own_words, *(targets or ("results/report.md",)))
+        done = self.snakemake("--dry-run", *OWN_WORDS, *(targets or ("results/report.md",)))
         assert done.returncode == 0, done.stderr + done.stdout
         outputs = re.findall(r"^    output: ([^\s,]+)", done.stdout, re.MULTILINE)
         return {output.removeprefix("results/") for output in outputs}
@@ -81,7 +83,7 @@ class Copy:
         scripts = sorted((self.home / "workflow/scripts").glob("*.py"))
         for script in scripts:
             script.write_text(STAND_IN + script.read_text())
-        done = self.snakemake("results/report.md")
+        done = self.snakemake(*OWN_WORDS, "results/report.md")
         assert done.returncode == 0, done.stderr + done.stdout
         for script in scripts:
             shutil.copy2(PROJECT / "workflow/scripts" / script.name, script)
