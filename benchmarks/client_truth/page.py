@@ -8,11 +8,12 @@ from typing import Any
 INTRODUCTION = """\
 # Which load client tells the truth
 
-Written by `benchmarks/client_truth/run.py`; do not edit. Clients of one SGLang build against a
-server that sends each token at a time fixed beforehand. The truth is what the server did by its own
-records, in our definitions; errors are relative to it. *Late* is how late the server itself was at
-worst: where that is not small, the machine was the limit and not the client. *Noticed*: what our
-validators said of the run.
+Written by `benchmarks/client_truth/run.py`; do not edit. Load clients against a server that sends
+each token at a time fixed beforehand. The truth is what the server did by its own records, in our
+definitions; errors are relative to it. *Late* is how late the server itself was at worst: where
+that is not small, the machine was the limit and not the client. *Noticed*: what our validators said
+of the run. `direct` and `sglang` are what `sweep.client` can be, with figures computed by us; the
+others stand for themselves.
 """
 
 FIGURES = ("output_tok_s", "ttft_ms", "tpot_ms")
@@ -25,7 +26,7 @@ CURVE = (
     "TTFT error",
     "TPOT error",
     "loop late ms",
-    "turn ms",
+    "first late ms",
     "core",
     "late ms",
     "noticed",
@@ -44,7 +45,8 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
     yield "TTFT, median TPOT and throughput are within 1 %:\n"
     for client, level in found["max_concurrency_within_1pct"].items():
         yield f"- {client}: {'none' if level is None else level}"
-    yield ""
+    missed = found["unnoticed"]
+    yield "\nOff by more, and noticed by no validator: " + (", ".join(missed) or "none") + ".\n"
 
 
 def _faults(found: Mapping[str, Any]) -> Iterator[str]:
@@ -71,7 +73,7 @@ def _curve(found: Mapping[str, Any]) -> Iterator[str]:
                 client,
                 *(_percent(figures["errors"][each]) for each in FIGURES),
                 _number(figures.get("loop_late_ms_p99")),
-                _number(figures.get("turn_ms_p50")),
+                _number(figures.get("ttft_late_ms")),
                 "–" if share is None else f"{share:.0%}",
                 _number(figures["truth"]["late_ms"]),
                 _noticed(figures),

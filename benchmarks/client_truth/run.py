@@ -1,15 +1,16 @@
 """Measure the load clients against a server whose speed is known.
 
-    python benchmarks/client_truth/run.py --engine ENGINE/bin/python [--curve 1 4 16 64 256]
+    python benchmarks/client_truth/run.py --engine ENGINE/bin/python --others aiperf guidellm
 
 Writes docs/client-truth.json and docs/client-truth.md.  The truth is what the server did, by its
 own records, in the same definitions; its lateness stands beside it, so that a server that was the
-limit is seen.  Takes about four minutes.
+limit is seen.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -18,17 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import others
 from server import SCENARIOS
 
 from bringup import validators
 from bringup.endpoint import Endpoint, NoReplyError
-from bringup.load import definitions, records
-from bringup.load.workload import Workload, arguments
+from bringup.load import clients, definitions, records
+from bringup.load.workload import Job, Workload
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -50,87 +52,111 @@ OWN_NAMES = {
 }
 """Our figure → its name in the client's own result line."""
 
-OURS = "sglang, figures by us"
-NATIVE = "sglang (native), its own figures"
+DIRECT = "direct"
+SGLANG = "sglang"
+NATIVE = "sglang, its own figures"
 CHAT = "sglang-oai-chat, its own figures"
-RUST = "sglang Rust client, its own figures"
+RUST = "sglang's Rust client, its own figures"
+
+ADAPTERS = (DIRECT, SGLANG)
+"""Clients that a sweep can use; their figures are computed by us, from records of each request."""
 
 Figures = dict[str, Any]
 
 
 class Bench:
-    """The server, and the process that runs the clients."""
+    """The server, and the process that runs SGLang's clients (None: they are left out)."""
 
     def __init__(
-        self, url: str, folder: Path, engine: str, run_python: Callable[[Mapping[str, Any]], None]
+        self,
+        url: str,
+        folder: Path,
+        engine: str | None,
+        run_python: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._url, self._folder, self._engine, self._run_python = url, folder, engine, run_python
         self._runs = 0
 
-    def ours_and_native(self, scenario: str, load: Workload, requests: int) -> dict[str, Figures]:
-        """Run SGLang's client once; return our figures and its own beside the truth."""
-        run, argv, summary = self._prepare(scenario, load, requests)
+    def clients(
+        self, scenario: str, load: Workload, requests: int, wanted: Sequence[str]
+    ) -> dict[str, Figures]:
+        """Run each client on a server's scenario; return name → figures, truth and errors."""
+        found = {DIRECT: self._adapter(clients.direct, scenario, load, requests)[0]}
+        if self._engine:
+            mine, output = self._adapter(clients.sglang(self._bench), scenario, load, requests)
+            summary = output.with_suffix(".bench_serving.jsonl")
+            own = _own(summary)
+            found |= {SGLANG: mine, NATIVE: _errors(own, mine["truth"])}
+            found |= {RUST: self._rust(scenario, load, requests)}
+            if scenario != "load":
+                found |= {CHAT: self._chat(scenario, load, requests)}
+        for name in wanted:
+            job, run = self._job(scenario, load, requests)
+            own = others.run(name, job, self._folder / f"{run}.{name}")
+            found[name] = _errors(own, self._truth(run, load, own["completed"]))
+        return found
+
+    def _adapter(
+        self, client: clients.Client, scenario: str, load: Workload, requests: int
+    ) -> tuple[Figures, Path]:
+        job, run = self._job(scenario, load, requests)
         output = self._folder / f"{run}.records.json"
-        self._run_python({"argv": argv, "output": str(output)})
+        client(job, output)
         seen = records.read(output)
         figures = definitions.figures(seen.records, load.concurrency)
         evidence = validators.Evidence(load, seen, figures, requests, flushed=True)
         findings = validators.check(evidence)
-        truth = self._truth(run, load, figures["completed"])
         ours = {name: _middle(figures[name]) for name in FIGURES} | {
             "completed": figures["completed"],
             "noticed": [
                 f"{f.verdict}: {f.name}" for f in findings if f.verdict in ("flag", "void")
             ],
             "loop_late_ms_p99": seen.client.loop_late_ms_p99,
-            "turn_ms_p50": seen.client.turn_ms_p50,
+            "ttft_late_ms": seen.client.ttft_late_ms,
             "cpu_share": seen.client.cpu_share,
         }
-        return {OURS: _errors(ours, truth), NATIVE: _errors(_own(summary), truth)}
+        return _errors(ours, self._truth(run, load, figures["completed"])), output
 
-    def chat(self, scenario: str, load: Workload, requests: int) -> dict[str, Figures]:
-        """Run the same client over the chat endpoint."""
-        run, argv, summary = self._prepare(scenario, load, requests)
+    def _bench(self, argv: list[str], output: Path) -> None:
+        self._run_python({"argv": argv, "output": str(output)})
+
+    def _chat(self, scenario: str, load: Workload, requests: int) -> Figures:
+        """Run SGLang's client over the chat endpoint."""
+        job, run = self._job(scenario, load, requests)
+        summary = self._folder / f"{run}.jsonl"
+        argv = clients.arguments(job, str(summary))
         argv[argv.index("--backend") + 1] = "sglang-oai-chat"
         for name, values in (("--extra-request-body", 1), ("--tokenize-prompt", 0)):
             place = argv.index(name)
             del argv[place : place + values + 1]
-        self._run_python({"argv": argv, "output": str(self._folder / f"{run}.records.json")})
+        self._bench(argv, self._folder / f"{run}.records.json")
         own = _own(summary)
-        return {CHAT: _errors(own, self._truth(run, load, own["completed"]))}
+        return _errors(own, self._truth(run, load, own["completed"]))
 
-    def rust(self, scenario: str, load: Workload, requests: int) -> dict[str, Figures]:
+    def _rust(self, scenario: str, load: Workload, requests: int) -> Figures:
         """Run the compiled client of the same build."""
-        run, argv, summary = self._prepare(scenario, load, requests)
+        job, run = self._job(scenario, load, requests)
+        summary = self._folder / f"{run}.jsonl"
+        argv = clients.arguments(job, str(summary))
         place = argv.index("--request-timeout-s")
         del argv[place : place + 2]
-        command = [self._engine, "-m", "sglang.benchmark.rust_client", *argv]
-        ended = subprocess.run(command, capture_output=True, text=True, env=_engine_env())
+        command = [str(self._engine), "-m", "sglang.benchmark.rust_client", *argv]
+        subprocess.run(command, capture_output=True, text=True, env=_engine_env())
         own = _own(summary)
-        if ended.returncode and not own["completed"]:
-            own["failed"] = ended.stderr.strip().splitlines()[-1:]
-        return {RUST: _errors(own, self._truth(run, load, own["completed"]))}
+        return _errors(own, self._truth(run, load, own["completed"]))
 
-    def _prepare(self, scenario: str, load: Workload, requests: int) -> tuple[str, list[str], Path]:
+    def _job(self, scenario: str, load: Workload, requests: int) -> tuple[Job, str]:
         self._runs += 1
         run = f"run{self._runs}"
-        summary = self._folder / f"{run}.summary.jsonl"
-        argv = arguments(
-            load,
-            url=f"{self._url}/{scenario}/{run}",
-            model=str(TOKENIZER),
-            requests=requests,
-            seed=load.seed(self._runs),
-            output=str(summary),
-        )
-        return run, argv, summary
+        url = f"{self._url}/{scenario}/{run}"
+        return Job(load, url, str(TOKENIZER), requests, load.seed(self._runs)), run
 
     def _truth(self, run: str, load: Workload, completed: int) -> Figures:
         """Return what the server did in a run, in our definitions."""
-        seen, late_s = served(self._folder, run, completed)
+        seen, late = served(self._folder, run, completed)
         figures = definitions.figures(seen, load.concurrency) if seen else {}
         return {name: _middle(figures.get(name)) for name in FIGURES} | {
-            "late_ms": late_s and round(1000 * late_s, 2)
+            "late_ms": late and round(1000 * late, 2)
         }
 
 
@@ -148,30 +174,24 @@ def served(folder: Path, run: str, requests: int) -> tuple[list[records.Record],
     return [records.Record(**line, longest_gap_s=None, error=None) for line in lines], late_s
 
 
-def measure_faults(bench: Bench) -> dict[str, dict[str, Figures]]:
+def measure_faults(bench: Bench, wanted: Sequence[str]) -> dict[str, dict[str, Figures]]:
     """Return scenario → client → figures."""
     table = {}
     for name in FAULTS:
         print(name, flush=True)
-        table[name] = {
-            **bench.ours_and_native(name, FAULT_LOAD, FAULT_REQUESTS),
-            **bench.chat(name, FAULT_LOAD, FAULT_REQUESTS),
-            **bench.rust(name, FAULT_LOAD, FAULT_REQUESTS),
-        }
+        table[name] = bench.clients(name, FAULT_LOAD, FAULT_REQUESTS, wanted)
     return table
 
 
-def measure_curve(bench: Bench, levels: Sequence[int]) -> dict[int, dict[str, Figures]]:
+def measure_curve(
+    bench: Bench, levels: Sequence[int], wanted: Sequence[str]
+) -> dict[int, dict[str, Figures]]:
     """Return concurrency → client → figures."""
     table = {}
     for level in levels:
         print(f"C = {level}", flush=True)
         load = Workload(level, input_tokens=16, output_tokens=CURVE_TOKENS, min_seconds=0)
-        count = max(4, CURVE_ROUNDS * level)
-        table[level] = {
-            **bench.ours_and_native("load", load, count),
-            **bench.rust("load", load, count),
-        }
+        table[level] = bench.clients("load", load, max(4, CURVE_ROUNDS * level), wanted)
     return table
 
 
@@ -179,26 +199,43 @@ def within(curve: Mapping[int, Mapping[str, Figures]], client: str) -> int | Non
     """Return the highest level up to which every figure of a client is within the tolerance."""
     reached = None
     for level in sorted(curve):
-        errors = curve[level][client]["errors"].values()
-        if any(error is None or abs(error) > TOLERANCE for error in errors):
+        errors = curve[level].get(client, {}).get("errors", {"": None}).values()
+        if not _is_within(errors):
             break
         reached = level
     return reached
+
+
+def _is_within(errors: Iterable[float | None]) -> bool:
+    return all(error is not None and abs(error) <= TOLERANCE for error in errors)
+
+
+def unnoticed(curve: Mapping[int, Mapping[str, Figures]]) -> list[str]:
+    """Name the runs of our adapters that were off by more and that no validator noticed."""
+    return [
+        f"{client} at C = {level}"
+        for level, found in curve.items()
+        for client in ADAPTERS
+        if client in found
+        and not found[client]["noticed"]
+        and not _is_within(found[client]["errors"].values())
+    ]
 
 
 def document(
     faults: Mapping[str, Mapping[str, Figures]], curve: Mapping[int, Mapping[str, Figures]]
 ) -> dict[str, Any]:
     """Return docs/client-truth.json."""
+    named = dict.fromkeys(client for level in curve.values() for client in level)
+    reached = {client: within(curve, client) for client in named}
     return {
         "date": datetime.date.today().isoformat(),
         "revision": _revision(),
         "cores": os.cpu_count(),
         "load_average_before": round(os.getloadavg()[2], 1),
-        "default_client": OURS,
-        "max_concurrency_within_1pct": {
-            client: within(curve, client) for client in (OURS, NATIVE, RUST)
-        },
+        "default_client": max(ADAPTERS, key=lambda client: reached.get(client) or 0),
+        "max_concurrency_within_1pct": reached,
+        "unnoticed": unnoticed(curve),
         "scenarios": {name: SCENARIOS[name].what for name in SCENARIOS},
         "faults": faults,
         "curve": curve,
@@ -305,20 +342,33 @@ def running_clients(engine: str, log: Path) -> Iterator[Callable[[Mapping[str, A
 def main() -> None:
     """Run everything and write the two documents."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", required=True, help="an interpreter that has sglang")
-    parser.add_argument("--curve", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--engine", help="an interpreter that has sglang")
+    parser.add_argument("--others", nargs="*", default=[], choices=others.names())
+    parser.add_argument("--curve", type=int, nargs="+", default=[1, 4, 16, 64, 256, 512, 1024])
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--output", type=Path, default=DOCUMENT)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    for name in options.others:
+        others.environment(name)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as held:
         folder = Path(name)
-        with (
-            running_server(folder, options.processes) as url,
-            running_clients(options.engine, folder / "clients.log") as ask,
-        ):
-            bench = Bench(url, folder, options.engine, ask)
-            found = document(measure_faults(bench), measure_curve(bench, options.curve))
-    DOCUMENT.write_text(json.dumps(found, indent=1) + "\n")
-    DOCUMENT.with_suffix(".md").write_text(page(json.loads(DOCUMENT.read_text())))
+        url = held.enter_context(running_server(folder, options.processes))
+        ask = no_engine
+        if options.engine:
+            ask = held.enter_context(running_clients(options.engine, folder / "clients.log"))
+        bench = Bench(url, folder, options.engine, ask)
+        found = document(
+            measure_faults(bench, options.others),
+            measure_curve(bench, options.curve, options.others),
+        )
+    options.output.write_text(json.dumps(found, indent=1) + "\n")
+    text = page(json.loads(options.output.read_text()))
+    options.output.with_suffix(".md").write_text(text)
+
+
+def no_engine(request: Mapping[str, Any]) -> None:
+    """Stand where SGLang's clients would be asked."""
+    raise SystemExit("SGLang's clients need --engine")
 
 
 def page(found: Mapping[str, Any]) -> str:

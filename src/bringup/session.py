@@ -13,7 +13,7 @@ from bringup.engine import worker
 from bringup.resident import Home
 
 if TYPE_CHECKING:
-    from bringup.load.point import Bench  # half a second, for a job that measures nothing
+    from bringup.load import clients
 
 
 @contextlib.contextmanager
@@ -83,12 +83,16 @@ def retire(plan: Document, weights: Document) -> None:
     Home.of(serving.ServerSpec.of(plan, weights).process).stop()
 
 
-def client(build: Document, *, log: Path) -> Bench:
-    """Return what runs the load client in the engine's interpreter, imported and ready.
+def client(name: clients.Name, build: Document, *, log: Path) -> clients.Client:
+    """Return a load client, ready: SGLang's own is imported in the engine's interpreter.
 
     Raises:
         OSError: it could not be started; so does what is returned when a run fails.
     """
+    from bringup.load import clients  # asyncio and more, for a job that measures nothing
+
+    if name == "direct":
+        return clients.direct
 
     def ask(**request: object) -> None:
         answer = worker.ask(build, request, log=log)
@@ -96,7 +100,7 @@ def client(build: Document, *, log: Path) -> Bench:
             raise OSError(f"the load client failed: {answer['error']}; see {log}")
 
     ask(command="warm")
-    return lambda argv, output: ask(command="bench", argv=argv, output=str(output))
+    return clients.sglang(lambda argv, output: ask(command="bench", argv=argv, output=str(output)))
 
 
 FATES = {

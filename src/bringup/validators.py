@@ -32,9 +32,8 @@ SHORT_SHARE = 0.8
 LATE_SHARE = 0.1
 """The client's event loop may be late by this share of the median time to first token."""
 
-TURN_SHARE = 0.002
-"""The median turn on the client's event loop may take this share of the median time to first token,
-which is then off by about 1 %: five turns, at 1 to 64 requests at once (docs/client-truth.md)."""
+TTFT_LATE_SHARE = 0.01
+"""First tokens may be seen late by this share of the median time to first token."""
 
 CPU_SHARE = 0.9
 """A single-threaded client that uses more of a core is the limit itself."""
@@ -45,6 +44,17 @@ SLOWED_SHARE = 0.05
 STARVED_SHARE = 0.1
 """A run is flagged where a thread of the server was ready and had no CPU for more of it than this:
 other loads on the machine, or too few cores."""
+
+CLOCK_FLAG_S, CLOCK_VOID_SHARE = 0.1, 0.05
+"""How far the clock on the wall may move against the monotonic one: in seconds, and as a share of
+the run.  Adjustments are far smaller; a clock that was set, or a machine suspended, is not."""
+
+SENT_LATE_SHARE = 0.01
+"""Share of the mean gap between requests by which an open loop may send them late (median)."""
+
+REACHED_SHARE = 0.9
+"""A closed loop whose steady throughput is below this share of what its requests' own speed gives
+lost time between them."""
 
 LOG_SHARE = 0.3
 """Largest difference between decode throughput in the server's log and in the client's steady
@@ -69,7 +79,8 @@ class Evidence:
     counters moved (name → difference); ``gpu`` what the GPUs did
     (`bringup.load.telemetry.figures`); ``cpu_wait_share`` the share of the run for which one thread
     of the server waited for a CPU (`bringup.load.cpu`); each None where there is none.  ``on_gpu``
-    says that the server has GPUs, watched or not.
+    says that the server has GPUs, watched or not, ``depends_on_text`` what of it random tokens
+    don't use as texts do.
     """
 
     workload: Workload
@@ -82,6 +93,7 @@ class Evidence:
     gpu: Mapping[str, Any] | None = None
     on_gpu: bool = False
     cpu_wait_share: float | None = None
+    depends_on_text: Sequence[str] = ()
 
 
 Check = Callable[[Evidence], tuple[Level, str]]
@@ -149,6 +161,8 @@ def _output_lengths(evidence: Evidence) -> tuple[Level, str]:
 
 
 def _input_lengths(evidence: Evidence) -> tuple[Level, str]:
+    if evidence.workload.prompts:
+        return "unchecked", "texts have the lengths that they have"
     return _lengths(
         [each.input_tokens for each in evidence.run.records if each.error is None],
         evidence.workload.input_tokens,
@@ -166,6 +180,18 @@ def _lengths(lengths: Sequence[int], asked: int, what: str) -> tuple[Level, str]
     return "ok", f"all have {asked} {what} tokens"
 
 
+def _finish_reasons(evidence: Evidence) -> tuple[Level, str]:
+    """Look whether answers ended for their length, as was asked for, and for nothing else."""
+    done = [each.finish_reason for each in evidence.run.records if each.error is None]
+    known = Counter(reason for reason in done if reason)
+    if not known:
+        return "unchecked", "the client does not say why answers ended"
+    if other := {reason: times for reason, times in known.items() if reason != "length"}:
+        found = ", ".join(f"{times} x {reason}" for reason, times in other.items())
+        return "void", f"answers ended for other reasons than their length: {found}"
+    return "ok", "every answer ended for its length"
+
+
 def _first_tokens(evidence: Evidence) -> tuple[Level, str]:
     instant = [e for e in evidence.run.records if e.error is None and not (e.ttft_s or 0) > 0]
     if instant:
@@ -178,10 +204,50 @@ def _throughput_adds_up(evidence: Evidence) -> tuple[Level, str]:
     speed, e2e = evidence.figures["output_tok_s"], evidence.figures["e2e_ms"]["mean"]
     if not speed or not e2e:
         return "unchecked", "no throughput"
-    possible = evidence.workload.concurrency * evidence.workload.output_tokens / (e2e / 1000)
+    if evidence.workload.rate:
+        return "unchecked", "an open loop sends what it sends"
+    tokens = evidence.figures["output_tokens"] / evidence.figures["completed"]
+    possible = evidence.workload.concurrency * tokens / (e2e / 1000)
     if speed > 1.05 * possible:
         return "void", f"{speed:.1f} tok/s, but its requests can give {possible:.1f} at most"
+    steady = evidence.figures["steady_tok_s"]
+    if steady and steady < REACHED_SHARE * possible:
+        return "flag", f"{steady:.1f} tok/s, where its requests' own speed gives {possible:.1f}"
     return "ok", f"{speed:.1f} of at most {possible:.1f} tok/s"
+
+
+def _sent_when_due(evidence: Evidence) -> tuple[Level, str]:
+    """Look whether an open loop sent its requests at the times that it had drawn."""
+    rate = evidence.workload.rate
+    late = sorted(
+        each.sent_s - each.scheduled_s
+        for each in evidence.run.records
+        if each.scheduled_s is not None
+    )
+    if not rate or not late:
+        return "unchecked", "a closed loop has no times to send at"
+    middle = late[len(late) // 2]
+    message = f"requests were sent {1000 * middle:.1f} ms late (median), {late[-1]:.2f} s at most"
+    if middle > SENT_LATE_SHARE / rate:
+        return "flag", f"{message}: more were due than {evidence.workload.concurrency} at once"
+    return "ok", message
+
+
+def _prompts_like_use(evidence: Evidence) -> tuple[Level, str]:
+    if evidence.workload.prompts or not evidence.depends_on_text:
+        return "ok", "nothing here is known to depend on what is said"
+    what = " and ".join(evidence.depends_on_text)
+    return "flag", f"random tokens: {what} may do otherwise with texts (sweep.prompts)"
+
+
+def _clock_steady(evidence: Evidence) -> tuple[Level, str]:
+    step, duration = evidence.run.clock_step_s, evidence.figures["duration_s"]
+    if step is None or not duration:
+        return "unchecked", "the client did not compare clocks"
+    message = f"the clock on the wall moved {step:+.3f} s against the one that was measured with"
+    if abs(step) <= CLOCK_FLAG_S:
+        return "ok", message
+    return ("void" if abs(step) > CLOCK_VOID_SHARE * duration else "flag"), message
 
 
 def _long_enough(evidence: Evidence) -> tuple[Level, str]:
@@ -200,12 +266,21 @@ def _cache_cold(evidence: Evidence) -> tuple[Level, str]:
         return "unchecked", "neither the server's log nor its counters show a prefill"
     share = cached / (cached + computed)
     message = f"{share:.1%} of the prompt tokens came from the prefix cache"
+    if evidence.workload.prompts:  # texts begin alike, with their chat template at least
+        return ("flag" if share > CACHED_VOID else "ok"), message
     level: Level = "void" if share > CACHED_VOID else "flag" if share > CACHED_FLAG else "ok"
     return level, message
 
 
 def _prefill(evidence: Evidence) -> tuple[float, float]:
-    """Return prompt tokens taken from the prefix cache and computed, by log or else by counters."""
+    """Return prompt tokens taken from the prefix cache and computed.
+
+    By the answers' usage, or else the server's log, or else its counters.
+    """
+    told = [each for each in evidence.run.records if each.cached_tokens is not None]
+    if told:
+        known = float(sum(each.cached_tokens or 0 for each in told))
+        return known, sum(each.input_tokens for each in told) - known
     if evidence.traffic and evidence.traffic["prompt_tokens"]:
         return evidence.traffic["cached_tokens"], evidence.traffic["prompt_tokens"]
     counters = evidence.counters or {}
@@ -252,6 +327,8 @@ def _batch_reached(evidence: Evidence) -> tuple[Level, str]:
     most = (evidence.traffic or {}).get("running_max")
     if most is None:
         return "unchecked", "the server's log shows no decode step in this window"
+    if evidence.workload.rate:
+        return "unchecked", f"an open loop; {most} requests ran at once"
     asked, waiting = evidence.workload.concurrency, (evidence.traffic or {}).get("queue_max")
     if most < asked:
         queued = f", up to {waiting} waited in the server's queue" if waiting else ""
@@ -270,11 +347,12 @@ def _log_agrees(evidence: Evidence) -> tuple[Level, str]:
 
 def _client_in_time(evidence: Evidence) -> tuple[Level, str]:
     client, ttft = evidence.run.client, evidence.figures["ttft_ms"]["p50"]
-    late, turn = client.loop_late_ms_p99, client.turn_ms_p50
-    if late is None or turn is None or not ttft:
+    late, first = client.loop_late_ms_p99, client.ttft_late_ms
+    if late is None or first is None or not ttft:
         return "unchecked", "the client does not say how late it was"
-    message = f"the client was {late:.1f} ms late (p99), a turn took {turn:.2f} ms (median)"
-    return ("flag" if late > LATE_SHARE * ttft or turn > TURN_SHARE * ttft else "ok"), message
+    message = f"the client was {late:.1f} ms late (p99), for first tokens {first:.2f} ms (median)"
+    limit = late > LATE_SHARE * ttft or first > TTFT_LATE_SHARE * ttft
+    return ("flag" if limit else "ok"), message
 
 
 def _client_not_the_limit(evidence: Evidence) -> tuple[Level, str]:
@@ -316,7 +394,10 @@ VALIDATORS: Mapping[str, Check] = {
     "none-failed": _none_failed,
     "output-lengths": _output_lengths,
     "input-lengths": _input_lengths,
+    "finish-reasons": _finish_reasons,
     "first-tokens": _first_tokens,
+    "sent-when-due": _sent_when_due,
+    "prompts-like-use": _prompts_like_use,
     "throughput-adds-up": _throughput_adds_up,
     "long-enough": _long_enough,
     "cache-cold": _cache_cold,
@@ -327,6 +408,7 @@ VALIDATORS: Mapping[str, Check] = {
     "log-agrees": _log_agrees,
     "client-in-time": _client_in_time,
     "client-not-the-limit": _client_not_the_limit,
+    "clock-steady": _clock_steady,
     "clocks-held": _clocks_held,
     "gpus-alone": _gpus_alone,
     "cpu-at-hand": _cpu_at_hand,

@@ -14,7 +14,8 @@ import pytest
 from bringup import artifact, paths
 from bringup.engine import worker
 from bringup.load import definitions, records
-from bringup.load.workload import Workload, arguments
+from bringup.load.clients import arguments
+from bringup.load.workload import Job, Workload
 
 sys.path.insert(0, str(paths.PROJECT / "benchmarks" / "client_truth"))
 
@@ -50,14 +51,8 @@ def run(
     url, truth = server
     name = f"{scenario}-{build['version']}"
     output = folder / "records.json"
-    argv = arguments(
-        LOAD,
-        url=f"{url}/{scenario}/{name}",
-        model=str(CHECKPOINT),
-        requests=REQUESTS,
-        seed=1,
-        output=str(folder / "summary.jsonl"),
-    )
+    job = Job(LOAD, f"{url}/{scenario}/{name}", str(CHECKPOINT), REQUESTS, seed=1)
+    argv = arguments(job, str(folder / "summary.jsonl"))
     request = {"command": "bench", "argv": argv, "output": str(output)}
     answer = worker.ask(build, request, log=folder / "client.log")
     assert answer["ok"], answer

@@ -16,7 +16,7 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "client_truth"
 sys.path.insert(0, str(BENCHMARK))
 
 from page import client_truth  # noqa: E402
-from run import running_server  # noqa: E402
+from run import running_server, unnoticed, within  # noqa: E402
 from run import served as served_by  # noqa: E402
 from server import SCENARIOS, Scenario, chunks  # noqa: E402
 
@@ -89,6 +89,7 @@ def test_the_page_shows_every_client_and_level() -> None:
         "load_average_before": 0.1,
         "default_client": "ours",
         "max_concurrency_within_1pct": {"ours": 64, "theirs": None},
+        "unnoticed": ["ours at C = 256"],
         "scenarios": {"base": "one token a chunk"},
         "faults": {"base": {"ours": figures}},
         "curve": {"4": {"ours": figures}},
@@ -98,3 +99,14 @@ def test_the_page_shows_every_client_and_level() -> None:
     assert f"| one token a chunk | ours | 16 | {beside} |" in page
     assert "| 4 | ours | -1.03% | +1.00% | – | – | – | – | 1.5 | void: none-failed |" in page
     assert "- theirs: none" in page
+    assert "noticed by no validator: ours at C = 256." in page
+
+
+def test_a_level_counts_only_if_all_below_it_do() -> None:
+    def off(error: float) -> dict[str, Any]:
+        return {"ours": {"errors": {"ttft_ms": error, "tpot_ms": 0.0}, "noticed": []}}
+
+    assert within({1: off(0.001), 4: off(-0.009), 16: off(0.02), 64: off(0.0)}, "ours") == 4
+    assert within({1: off(0.02)}, "ours") is within({}, "ours") is None
+    curve = {1: {"direct": off(0.001)["ours"]}, 4: {"direct": off(0.02)["ours"]}}
+    assert unnoticed(curve) == ["direct at C = 4"]

@@ -13,9 +13,10 @@ from scripted_server import Answer, ScriptedServer, chat
 
 from bringup import artifact, probes
 from bringup.load import definitions, records
+from bringup.load.clients import arguments
 from bringup.load.point import Gate, Target, measure
 from bringup.load.records import Record
-from bringup.load.workload import Workload, arguments
+from bringup.load.workload import Job, Workload
 from documents import checked
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -116,7 +117,12 @@ def test_every_figure_has_its_meaning_in_words() -> None:
 
 def write_records(output: Path, sent: Sequence[Record], **client: Any) -> None:
     about = {"name": "scripted", "version": "1"} | client
-    content = {"client": about, "start_s": 0.0, "records": [vars(each) for each in sent]}
+    content = {
+        "client": about,
+        "start_s": 0.0,
+        "clock_step_s": 0.0,
+        "records": [vars(each) for each in sent],
+    }
     output.write_text(json.dumps(content))
 
 
@@ -154,9 +160,7 @@ def test_seeds_differ_between_repeats_and_levels_and_are_stable() -> None:
 
 
 def test_arguments_ask_for_exact_lengths() -> None:
-    argv = arguments(
-        Workload(8, 64, 32, 5), url="http://h:1", model="/m", requests=80, seed=7, output="o.jsonl"
-    )
+    argv = arguments(Job(Workload(8, 64, 32, 5), "http://h:1", "/m", 80, seed=7), "o.jsonl")
     pairs = dict(pairwise(argv))
     assert pairs["--random-range-ratio"] == "1"
     assert (pairs["--random-input-len"], pairs["--random-output-len"]) == ("64", "32")
@@ -164,6 +168,32 @@ def test_arguments_ask_for_exact_lengths() -> None:
     assert pairs["--warmup-requests"] == "0"
     sampling = json.loads(pairs["--extra-request-body"])["sampling_params"]
     assert (sampling["max_new_tokens"], sampling["ignore_eos"]) == (32, True)
+
+
+OPEN = Workload(8, 64, 32, min_seconds=500, rate=4.0)
+
+
+def test_an_open_loop_sends_at_the_times_of_a_poisson_process() -> None:
+    assert OPEN.requests(per_second=99) == 2000
+    times = OPEN.schedule_s(2000, seed=1)
+    assert times is not None and times[0] == 0 and times == sorted(times)
+    gaps = [b - a for a, b in pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.25, rel=0.07)  # 3 standard errors of an exponential's mean
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert spread == pytest.approx(mean, rel=0.1)  # as an exponential's is
+    assert OPEN.schedule_s(2000, seed=1) == times != OPEN.schedule_s(2000, seed=2)
+    assert Workload(8, 64, 32, 5).schedule_s(80, seed=1) is None
+
+
+def test_in_an_open_loop_times_count_from_when_a_request_was_due() -> None:
+    """Sent half a second late, as all places were taken: its user waited for that, too."""
+    late = record(1.5, scheduled_s=1.0)
+    assert late.ttft_s == pytest.approx(0.7)
+    assert late.e2e_s == pytest.approx(0.5 + 0.69)
+    assert late.tpot_s == pytest.approx(0.01)
+    figures = definitions.figures([record(n, scheduled_s=float(n)) for n in range(9)], 2)
+    assert figures["steady_tok_s"] is None
 
 
 # --- a whole point, on a scripted server and a scripted client ---
@@ -186,16 +216,15 @@ class ScriptedClient:
     """Stands for the load client: writes the records of a server of known truth."""
 
     def __init__(self, make: Make = record, fails: Exception | None = None) -> None:
-        self.runs: list[list[str]] = []
+        self.runs: list[Job] = []
         self._make, self._fails = make, fails
 
-    def __call__(self, argv: list[str], output: Path) -> None:
-        self.runs.append(argv)
+    def __call__(self, job: Job, output: Path) -> None:
+        self.runs.append(job)
         if self._fails:
             raise self._fails
-        pairs = dict(pairwise(argv))
-        count, concurrency = int(pairs["--num-prompts"]), int(pairs["--max-concurrency"])
-        write_records(output, closed_loop(count // concurrency, concurrency, self._make))
+        concurrency = job.workload.concurrency
+        write_records(output, closed_loop(job.requests // concurrency, concurrency, self._make))
 
 
 def point(
@@ -209,7 +238,7 @@ def point(
         target = Target("boot-1", server.url, "/model", folder / "server.log")
         asked = Gate(QUESTIONS, timeout_s=5, **gate)
         document = measure(
-            "x", target, WORKLOAD, asked, repeats=3, bench=client, folder=folder / "load"
+            "x", target, WORKLOAD, asked, repeats=3, client=client, folder=folder / "load"
         )
     checked(document)
     artifact.write(folder / "c2.json", document)
@@ -230,8 +259,8 @@ def test_a_point_of_a_good_server(tmp_path: Path) -> None:
     assert document["summary"]["tpot_ms_p50"] == pytest.approx(10)
     assert document["summary"]["spread"] == 0
     assert len(client.runs) == 4  # a warm-up and three repeats
-    seeds = [run[run.index("--seed") + 1] for run in client.runs]
-    assert len(set(seeds)) == 4
+    assert len({run.seed for run in client.runs}) == 4
+    assert {repeat["boot"] for repeat in document["repeats"]} == {"boot-1"}
 
 
 def test_the_cache_is_flushed_before_each_repeat(tmp_path: Path) -> None:

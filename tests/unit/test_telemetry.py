@@ -39,7 +39,12 @@ def test_two_gpus_add_up() -> None:
     seen = telemetry.figures(watch, 1.0, 4.0, output_tokens=600)
     assert (seen["power_valid"], seen["power_w"]) == (True, pytest.approx(400))
     assert seen["joules_per_output_token"] == pytest.approx(400 * 3 / 600)
-    assert seen["idle_power_w"] == pytest.approx(400)
+    assert telemetry.mean_power_w(watch) == pytest.approx(400)
+
+
+def test_idle_power_is_not_known_where_a_gpu_was_not_seen() -> None:
+    assert telemetry.mean_power_w(Watch({"a": [sample(0.0)], "b": []})) is None
+    assert telemetry.mean_power_w(Watch()) is None
 
 
 @pytest.mark.parametrize(

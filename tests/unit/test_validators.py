@@ -9,6 +9,7 @@ import pytest
 
 from bringup import validators
 from bringup.load import definitions
+from bringup.load.prompts import Prompts
 from bringup.load.records import Client, Record, Run
 from bringup.load.workload import Workload
 from bringup.validators import Evidence
@@ -26,7 +27,7 @@ TRAFFIC = {
 }
 GPU = {"slowed": {"power cap": 0.01}, "newcomers": 0}
 COUNTERS = {"generation_tokens": 400.0}
-CLIENT = Client("c", "1", 0.2, loop_late_ms_p99=0.5, loop_late_ms_max=3.0, turn_ms_p50=0.1)
+CLIENT = Client("c", "1", 0.2, loop_late_ms_p99=0.5, loop_late_ms_max=3.0, ttft_late_ms=0.1)
 
 
 def requests(**changes: Any) -> list[Record]:
@@ -37,6 +38,8 @@ def requests(**changes: Any) -> list[Record]:
         "first_chunk_tokens": 1,
         "longest_gap_s": 0.01,
         "error": None,
+        "finish_reason": "length",
+        "cached_tokens": 0,
     } | changes
     starts = [0.69 * n for n in range(4) for _ in range(2)]
     return [Record(t, t + 0.2, t + 0.69, **fields) for t in starts]
@@ -46,7 +49,7 @@ def evidence(records: list[Record] | None = None, **changes: Any) -> Evidence:
     records = requests() if records is None else records
     good = Evidence(
         workload=WORKLOAD,
-        run=Run(changes.pop("client", CLIENT), tuple(records)),
+        run=Run(changes.pop("client", CLIENT), tuple(records), 0.0, changes.pop("step_s", 0.0)),
         figures=definitions.figures(records, WORKLOAD.concurrency),
         asked=8,
         flushed=True,
@@ -61,7 +64,10 @@ def evidence(records: list[Record] | None = None, **changes: Any) -> Evidence:
 
 def verdicts(seen: Evidence) -> dict[str, str]:
     """Return what isn't ok: validator → verdict."""
-    return {f.name: f.verdict for f in validators.check(seen) if f.verdict != "ok"}
+    found = {f.name: f.verdict for f in validators.check(seen) if f.verdict != "ok"}
+    if seen.workload.rate is None:
+        assert found.pop("sent-when-due") == "unchecked"
+    return found
 
 
 def test_a_good_run_passes_every_validator() -> None:
@@ -83,8 +89,12 @@ FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, fi
         (evidence(requests(input_tokens=60)), {"input-lengths": "void"}),
         (evidence([INSTANT, *requests()[1:]]), {"first-tokens": "void"}),
         (evidence(flushed=False), {"cache-cold": "void"}),
-        (evidence(traffic=TRAFFIC | {"cached_tokens": 6}), {"cache-cold": "flag"}),
-        (evidence(traffic=TRAFFIC | {"cached_tokens": 300}), {"cache-cold": "void"}),
+        (evidence(requests(cached_tokens=1)), {"cache-cold": "flag"}),
+        (evidence(requests(cached_tokens=16)), {"cache-cold": "void"}),
+        (evidence(requests(finish_reason="stop")), {"finish-reasons": "void"}),
+        (evidence(step_s=-0.12), {"clock-steady": "flag"}),
+        (evidence(step_s=3600.0), {"clock-steady": "void"}),
+        (evidence(depends_on_text=["speculative decoding"]), {"prompts-like-use": "flag"}),
         (evidence(counters={"generation_tokens": 320.0}), {"counters-agree": "void"}),
         (evidence(counters=COUNTERS | {"retracted": 3.0}), {"none-retracted": "flag"}),
         (evidence(traffic=TRAFFIC | {"graph": "none"}), {"graphs-used": "flag"}),
@@ -96,7 +106,7 @@ FAILED = replace(requests()[0], error="Server disconnected", output_tokens=0, fi
         (evidence(gpu=GPU | {"slowed": {"hardware slowdown": 0.5}}), {"clocks-held": "flag"}),
         (evidence(gpu=GPU | {"newcomers": 1}), {"gpus-alone": "void"}),
         (evidence(cpu_wait_share=0.4), {"cpu-at-hand": "flag"}),
-        (evidence(client=replace(CLIENT, turn_ms_p50=2.0)), {"client-in-time": "flag"}),
+        (evidence(client=replace(CLIENT, ttft_late_ms=2.1)), {"client-in-time": "flag"}),
         (evidence(client=replace(CLIENT, cpu_share=0.97)), {"client-not-the-limit": "flag"}),
     ],
 )  # fmt: skip
@@ -121,11 +131,19 @@ def test_failed_requests_flag_or_void_by_their_share(failed: int, verdict: str) 
 
 
 def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
+    silent = requests(finish_reason=None, cached_tokens=None)
     blind = evidence(
-        traffic=None, counters=None, gpu=None, client=Client("c", "1"), cpu_wait_share=None
+        silent,
+        traffic=None,
+        counters=None,
+        gpu=None,
+        client=Client("c", "1"),
+        step_s=None,
+        cpu_wait_share=None,
     )
     assert set(verdicts(blind).values()) == {"unchecked"}
     assert verdicts(blind).keys() == {
+        "finish-reasons",
         "cache-cold",
         "counters-agree",
         "none-retracted",
@@ -134,6 +152,7 @@ def test_what_can_not_be_looked_at_is_unchecked_not_ok() -> None:
         "log-agrees",
         "client-in-time",
         "client-not-the-limit",
+        "clock-steady",
         "clocks-held",
         "gpus-alone",
         "cpu-at-hand",
@@ -145,10 +164,46 @@ def test_graphs_are_not_missed_on_a_cpu() -> None:
     assert verdicts(on_cpu) == {"graphs-used": "unchecked"}
 
 
-def test_without_prefill_lines_the_counters_tell_what_was_cached() -> None:
+def test_where_usage_does_not_tell_what_was_cached_the_log_does_or_the_counters() -> None:
+    untold = requests(cached_tokens=None)
+    for cached, verdict in ((6, "flag"), (300, "void")):
+        seen = evidence(untold, traffic=TRAFFIC | {"cached_tokens": cached})
+        assert verdicts(seen) == {"cache-cold": verdict}
     counters = COUNTERS | {"prompt_tokens": 512.0, "cached_tokens": 256.0}
     silent = TRAFFIC | {"prompt_tokens": 0}
-    assert verdicts(evidence(traffic=silent, counters=counters)) == {"cache-cold": "void"}
+    assert verdicts(evidence(untold, traffic=silent, counters=counters)) == {"cache-cold": "void"}
+
+
+CHAT = Prompts("chat", "0" * 64, ([{"role": "user", "content": "Why?"}],))
+
+
+def test_texts_have_their_own_lengths_and_begin_alike() -> None:
+    texts = replace(WORKLOAD, prompts=CHAT)
+    seen = evidence(
+        requests(input_tokens=31, cached_tokens=3),
+        workload=texts,
+        depends_on_text=["speculative decoding"],
+    )
+    assert verdicts(seen) == {"input-lengths": "unchecked", "cache-cold": "flag"}
+
+
+def test_an_open_loop_that_falls_behind_its_schedule_is_flagged() -> None:
+    opened = replace(WORKLOAD, rate=2.0)
+    for late_s, verdict in ((0.001, "ok"), (0.4, "flag")):
+        records = [replace(r, scheduled_s=r.sent_s - late_s) for r in requests()]
+        found = {f.name: f for f in validators.check(evidence(records, workload=opened))}
+        assert found["sent-when-due"].verdict == verdict
+        assert found["throughput-adds-up"].verdict == found["batch-reached"].verdict == "unchecked"
+    assert "more were due than 2 at once" in found["sent-when-due"].message
+
+
+def test_a_loop_that_loses_time_between_requests_is_flagged() -> None:
+    """Each request takes 0.69 s, and the next one starts a second after it."""
+    slow = [
+        replace(r, sent_s=1.69 * n, first_token_s=1.69 * n + 0.2, last_token_s=1.69 * n + 0.69)
+        for n, r in ((place // 2, r) for place, r in enumerate(requests()))
+    ]
+    assert verdicts(evidence(slow))["throughput-adds-up"] == "flag"
 
 
 def test_more_requests_than_the_server_admits_are_said_to_wait() -> None:

@@ -126,6 +126,8 @@ EDITS = {
         {f"experiments/one/points/c{level}.boot{boot}.json" for level in (1, 8) for boot in (2, 3)}
         | REPORT,
     ),
+    "limits": ("[1, 8], input", "[1, 8], limits: {ttft_ms_p99: 500}, input", REPORT),
+    "prompts": ("[1, 8], input", "[1, 8], prompts: chat, input", points("one", 1, 8) | REPORT),
     "repeats of all": (
         "  probes: {suites: [arithmetic]}\n",
         "  probes: {suites: [arithmetic]}\n  sweep: {repeats: 5}\n",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bringup import asked, cluster, hardware, imports, plan, probes, routing
 from bringup.config import SUITES, ConfigError, load, suite_file
+from bringup.load import clients, prompts
 
 CONFIG_FILE = Path("config/experiments.yaml")
 
@@ -50,6 +51,11 @@ try:
         probes.load(names, SUITES)
     for shares in dict.fromkeys((each["pass_share"], each["degraded_share"]) for each in settings):
         probes.Thresholds(*shares)
+    for name, entry in CONFIG.experiments.items():
+        clients.check(name, entry["sweep"])
+    if workflow.is_main_process:  # a file of prompts may be large
+        for name in {entry["sweep"]["prompts"] for entry in CONFIG.experiments.values()}:
+            prompts.load(name)
 except ValueError as error:
     sys.exit(str(error))
 
@@ -293,11 +299,19 @@ def suites(wildcards):
     return [str(suite_file(name)) for name in names]
 
 
+def prompt_file(wildcards):
+    """Input function: the texts that a sweep sends; none if it sends random tokens."""
+    path = prompts.file_of(CONFIG.experiments[wildcards.experiment]["sweep"]["prompts"])
+    return [] if path is None else os.path.relpath(path)
+
+
 def sweep_settings(wildcards):
-    """Params function: how to measure, without what there is of it: adding a level or a boot runs
-    that one."""
+    """Params function: how to measure, without what there is of it (adding a level or a boot runs
+    that one) and without what is only asked of the results."""
     sweep = CONFIG.experiments[wildcards.experiment]["sweep"]
-    return {key: value for key, value in sweep.items() if key not in ("concurrency", "boots")}
+    return {
+        key: value for key, value in sweep.items() if key not in ("concurrency", "boots", "limits")
+    }
 
 
 def profiled(name):

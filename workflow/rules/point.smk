@@ -1,6 +1,7 @@
 rule point:
     input:
         suites=suites,
+        prompts=prompt_file,
         plan="results/experiments/{experiment}/plan.json",
         weights="results/experiments/{experiment}/weights.json",
         engine=of_engine,

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from bringup import artifact, made, paths, probes, session
 from bringup.joblog import logged
-from bringup.load import point
+from bringup.load import point, prompts
 from bringup.load.workload import Workload
+from bringup.plan import depends_on_text
 
 
 def main(snakemake, log):
@@ -22,7 +23,7 @@ def main(snakemake, log):
         return
     build = artifact.read(snakemake.input.engine)
     started = made.now()
-    bench = session.client(build, log=log.with_suffix(".client.log"))
+    client = session.client(sweep["client"], build, log=log.with_suffix(".client.log"))
 
     def measure(boot):
         return point.measure(
@@ -36,12 +37,15 @@ def main(snakemake, log):
                 gpus=boot.gpus,
                 number=number,
                 pid=boot.pid,
+                depends_on_text=depends_on_text(plan),
             ),
             Workload(
                 concurrency=who["concurrency"],
                 input_tokens=sweep["input_tokens"],
                 output_tokens=sweep["output_tokens"],
                 min_seconds=sweep["min_seconds"],
+                rate=sweep["rate"],
+                prompts=prompts.load(sweep["prompts"]),
             ),
             point.Gate(
                 probes.load(asked["suites"], Path(snakemake.input.suites[0]).parent),
@@ -50,7 +54,7 @@ def main(snakemake, log):
                 measure_wrong=asked["when_wrong"] == "run",
             ),
             repeats=sweep["repeats"],
-            bench=bench,
+            client=client,
             folder=log.parent,
         )
 

@@ -41,6 +41,10 @@ request, and the server's key, which the client takes from its environment."""
 TICK_S = 0.01
 """How often the event loop's lateness is looked at."""
 
+TURNS = 5
+"""Time to first token is off by about so many turns on the event loop, at 1 to 64 requests at once
+(docs/client-truth.md)."""
+
 Send = Callable[..., Awaitable[Any]]
 
 
@@ -59,7 +63,8 @@ def run(argv: list[str], output: str) -> None:
     """Send the load that ``argv`` (arguments of ``sglang.bench_serving``) asks for.
 
     Writes ``output``, a JSON object: ``client`` (name, version, CPU share, lateness of its event
-    loop), ``start_s``, when the first request was sent on the machine's monotonic clock, and
+    loop), ``start_s``, when the first request was sent on the machine's monotonic clock,
+    ``clock_step_s``, by how much the clock on the wall moved against that one meanwhile, and
     ``records``, one for each request in the order of sending, times in seconds since then.
 
     Raises:
@@ -98,7 +103,7 @@ class Recorder:
         self._lateness: list[float] = []
         self._waited: list[float] = []
         self._watcher: asyncio.Task[None] | None = None
-        self._start = self._end = self._cpu_start = self._cpu_end = 0.0
+        self._start = self._end = self._cpu_start = self._cpu_end = self._wall = 0.0
 
     def recording(self, send: Send) -> Send:
         """Return ``send``, one of the client's request functions, made to leave a record."""
@@ -129,9 +134,10 @@ class Recorder:
                 "cpu_share": (self._cpu_end - self._cpu_start) / window if window > 0 else None,
                 "loop_late_ms_p99": 1000 * late[int(0.99 * (len(late) - 1))] if late else None,
                 "loop_late_ms_max": 1000 * late[-1] if late else None,
-                "turn_ms_p50": 1000 * waited[len(waited) // 2] if waited else None,
+                "ttft_late_ms": 1000 * TURNS * waited[len(waited) // 2] if waited else None,
             },
             "start_s": self._start,
+            "clock_step_s": time.time() - self._wall - (time.monotonic() - self._start),
             "records": [record for record in self.records if record],
         }
 
@@ -144,7 +150,7 @@ class Recorder:
         now = time.monotonic()
         asyncio.get_running_loop().call_soon(lambda: self._waited.append(time.monotonic() - now))
         if self._watcher is None:
-            self._start, self._cpu_start = now, time.process_time()
+            self._start, self._cpu_start, self._wall = now, time.process_time(), time.time()
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return now
 

@@ -12,14 +12,16 @@ from bringup import stats
 from bringup.load.records import Record
 
 MEANING = {
-    "ttft_ms": "time from sending a request to its first content or reasoning token",
+    "ttft_ms": "time from sending a request (in an open loop: from when it was due) to its first "
+    "content or reasoning token",
     "tpot_ms": "(time of the last token - time of the first) / (output tokens - tokens of the "
     "first chunk), for each request",
-    "e2e_ms": "time from sending a request to its last token",
+    "e2e_ms": "time from there to its last token",
     "output_tok_s": "output tokens by the server's usage / time from the first send to the last "
     "token; nothing else happens in between",
     "steady_tok_s": "the same while the asked number of requests run: from the first token of the "
-    "C-th request to the sending of the last one; each request's tokens are spread evenly",
+    "C-th request to the sending of the last one; each request's tokens are spread evenly; none in "
+    "an open loop",
     "user_tok_s": "1000 / median TPOT: what one user sees of it",
 }
 """Name of a figure in points → its definition."""
@@ -37,6 +39,7 @@ def figures(records: Sequence[Record], concurrency: int) -> dict[str, Any]:
     ``{n, mean, p50, p90, p99}`` in milliseconds.
     """
     done = [record for record in records if record.error is None]
+    open_loop = any(record.scheduled_s is not None for record in records)
     tokens = sum(record.output_tokens for record in done)
     duration = _duration(records, done)
     tpot = _distribution(record.tpot_s for record in done)
@@ -47,7 +50,7 @@ def figures(records: Sequence[Record], concurrency: int) -> dict[str, Any]:
         "input_tokens": sum(record.input_tokens for record in done),
         "output_tokens": tokens,
         "output_tok_s": tokens / duration if duration else None,
-        "steady_tok_s": steady_throughput(done, concurrency),
+        "steady_tok_s": None if open_loop else steady_throughput(done, concurrency),
         "user_tok_s": 1000 / tpot["p50"] if tpot["p50"] else None,
         "ttft_ms": _distribution(record.ttft_s for record in done),
         "tpot_ms": tpot,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,13 +14,10 @@ from bringup import artifact, probes, validators
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.evidence.log import traffic
 from bringup.load import cpu, definitions, records, summary, telemetry
-from bringup.load.workload import WARM_UP_ROUNDS, Workload, arguments
+from bringup.load.clients import Client
+from bringup.load.workload import Job, Workload
 
 SCHEMA = "point/1"
-
-Bench = Callable[[list[str], Path], object]
-"""Runs `bringup.load.client.run` (argv, output) in the engine's interpreter; raises OSError where
-that could not be done."""
 
 SHORT_PROBE = 12
 """Questions asked before, during and after the load."""
@@ -29,6 +26,9 @@ FLUSH_TRIES, FLUSH_PAUSE_S = 20, 0.25
 """SGLang refuses to flush while a request runs (HTTP 400); ours have just ended."""
 
 CONTROL_TIMEOUT_S = 30.0
+
+IDLE_S = 3.0
+"""How long the GPUs are watched before the load, for what they draw without it."""
 
 COUNTERS = {
     "generation_tokens": "sglang:generation_tokens_total",
@@ -45,7 +45,8 @@ class Target:
 
     ``model`` is the snapshot's folder (for its tokenizer), ``log`` the file the server writes to,
     ``gpus`` the UUIDs of its devices, which are watched, ``number`` which of the experiment's
-    boots it is, ``pid`` its process, whose waits for a CPU are looked at.
+    boots it is, ``pid`` its process, whose waits for a CPU are looked at.  ``depends_on_text`` says
+    in words what of it random tokens don't use as texts do.
     """
 
     boot: str
@@ -56,6 +57,7 @@ class Target:
     gpus: Sequence[str] = ()
     number: int = 1
     pid: int | None = None
+    depends_on_text: Sequence[str] = ()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -84,7 +86,7 @@ def measure(
     gate: Gate,
     *,
     repeats: int,
-    bench: Bench,
+    client: Client,
     folder: Path,
 ) -> artifact.Document:
     """Measure a point on one boot and return its document, ``points/c<concurrency>.json``.
@@ -103,18 +105,19 @@ def measure(
         workload: what is sent.
         gate: what is asked.
         repeats: how many runs.
-        bench: runs the load client.
+        client: sends the load.
         folder: where the client's files go, one set for each run.
 
     Raises:
         OSError: the load client could not be run, which says nothing about the server.
         ValueError: it wrote something else than records.
     """
-    point = _Point(experiment, target, workload, gate, bench, folder)
+    point = _Point(experiment, target, workload, gate, client, folder)
     try:
         point.ask("before")
         if point.verdict().gate != "pass" and not gate.measure_wrong:
             return point.document()
+        point.look_at_idle()
         rate = point.warm_up()
         for number in range(1, repeats + 1):
             rate = point.repeat(number, rate)
@@ -134,16 +137,17 @@ class _Point:
         target: Target,
         workload: Workload,
         gate: Gate,
-        bench: Bench,
+        client: Client,
         folder: Path,
     ) -> None:
         self._experiment, self._target, self._workload = experiment, target, workload
-        self._gate, self._bench = gate, bench
+        self._gate, self._send = gate, client
         self._folder = folder.absolute()  # the client's process has another working directory
         self._questions = probes.short(gate.questions, SHORT_PROBE)
         self._phases: dict[str, list[probes.Item]] = {}
         self._repeats: list[dict[str, Any]] = []
         self._client: records.Client | None = None
+        self._idle_power_w: float | None = None
 
     def ask(self, phase: str, *, within_batch: bool = False) -> None:
         """Ask the short probe, alone or inside a full batch."""
@@ -160,10 +164,16 @@ class _Point:
         """Return the gate over the phases so far."""
         return probes.across(self._phases, self._gate.thresholds)
 
+    def look_at_idle(self) -> None:
+        """Watch the GPUs while the server has nothing to do."""
+        with self._watching() as watch:
+            if watch:
+                time.sleep(IDLE_S)
+        self._idle_power_w = telemetry.mean_power_w(watch) if watch else None
+
     def warm_up(self) -> float | None:
         """Send the warm-up; return the requests per second that it reached."""
-        count = WARM_UP_ROUNDS * self._workload.concurrency
-        run = self._run("warm-up", count)
+        run = self._run("warm-up", self._workload.warm_up_requests())
         return _rate(definitions.figures(run.records, self._workload.concurrency))
 
     def repeat(self, number: int, rate: float | None) -> float | None:
@@ -182,6 +192,8 @@ class _Point:
         gpu = None
         if watch:
             gpu = telemetry.figures(watch, run.start_s, run.end_s, figures["output_tokens"])
+            gpu["idle_power_w"] = self._idle_power_w
+        moved = _moved(counters, after)
         findings = validators.check(
             validators.Evidence(
                 workload=self._workload,
@@ -190,18 +202,20 @@ class _Point:
                 asked=asked,
                 flushed=flushed,
                 traffic=seen,
-                counters=_moved(counters, after),
+                counters=moved,
                 gpu=gpu,
                 on_gpu=bool(self._target.gpus),
                 cpu_wait_share=None if waited is None else waited / lasted,
+                depends_on_text=self._target.depends_on_text,
             )
         )
         self._repeats.append(
             {
                 "boot": self._target.boot,
-                "seed": self._seed(number),
+                "seed": self._workload.seed(number, self._target.number),
                 **_rounded(figures),
                 "server": seen,
+                "counters": _rounded(moved) or None,
                 "client": _rounded(asdict(run.client)),
                 "gpu": _rounded(gpu),
                 "validators": validators.documents(findings),
@@ -229,7 +243,7 @@ class _Point:
             experiment=self._experiment,
             concurrency=self._workload.concurrency,
             boot=self._target.boot,
-            workload=asdict(self._workload),
+            workload=self._workload.document(),
             gate={"verdict": verdict.gate, **self._summaries()},
             repeats=self._repeats,
             summary=summary.of(self._repeats),
@@ -259,30 +273,19 @@ class _Point:
         boot = f".boot{self._target.number}" if self._target.number > 1 else ""
         stem = f"c{self._workload.concurrency}{boot}.{name}"
         output = self._folder / f"{stem}.records.json"
-        summary_file = self._folder / f"{stem}.bench_serving.jsonl"
         self._folder.mkdir(parents=True, exist_ok=True)
-        for stale in (output, summary_file):
-            stale.unlink(missing_ok=True)
-        argv = arguments(
-            self._workload,
-            url=self._target.url,
-            model=self._target.model,
-            requests=count,
-            seed=self._seed(name),
-            output=str(summary_file),
-            api_key=self._target.api_key,
-        )
+        output.unlink(missing_ok=True)
+        target = self._target
+        seed = self._workload.seed(name, target.number)
+        job = Job(self._workload, target.url, target.model, count, seed, target.api_key)
         try:
-            self._bench(argv, output)
+            self._send(job, output)
         except OSError:
             self._must_live()
             raise
         run = records.read(output)
         self._client = run.client
         return run
-
-    def _seed(self, name: int | str) -> int:
-        return self._workload.seed(name, self._target.number)
 
     def _watching(self) -> AbstractContextManager[telemetry.Watch | None]:
         reader = telemetry.nvml_reader() if self._target.gpus else None

@@ -46,9 +46,11 @@ def served(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not seen:
         return None
     speeds = [each["decode_tok_s"] for each in seen if each["decode_tok_s"]]
+    accepted = [each["accept_len"] for each in seen if each["accept_len"]]
     graphs = {each["graph"] for each in seen}
     return {
         "decode_tok_s": stats.median(speeds) if speeds else None,
         "graph": graphs.pop() if len(graphs) == 1 else "some",
         "running_max": max((s["running_max"] for s in seen if s["running_max"]), default=None),
+        "accept_len": stats.median(accepted) if accepted else None,
     }

@@ -98,8 +98,8 @@ def figures(watch: Watch, start_s: float, end_s: float, output_tokens: int) -> d
 
     Returns:
         Summed over the GPUs: ``power_w``, ``energy_j`` and ``joules_per_output_token`` (None
-        unless ``power_valid``; ``power_invalid`` says why not), and ``idle_power_w`` from before
-        the first send.  The largest ``memory_mib``, the mean ``utilisation`` and ``clock_mhz``.
+        unless ``power_valid``; ``power_invalid`` says why not).
+        The largest ``memory_mib``, the mean ``utilisation`` and ``clock_mhz``.
         ``slowed``: share of the samples with each reason for lower clocks.  ``newcomers``:
         processes that came to these GPUs meanwhile.
     """
@@ -121,7 +121,6 @@ def figures(watch: Watch, start_s: float, end_s: float, output_tokens: int) -> d
         "joules_per_output_token": energy / output_tokens
         if energy is not None and output_tokens
         else None,
-        "idle_power_w": _idle_power(watch, start_s),
         "memory_mib": max((sample.memory_mib for sample in inside), default=None),
         "utilisation": stats.mean([each.utilisation for each in inside]) if inside else None,
         "clock_mhz": stats.mean([each.clock_mhz for each in inside]) if inside else None,
@@ -130,10 +129,10 @@ def figures(watch: Watch, start_s: float, end_s: float, output_tokens: int) -> d
     }
 
 
-def _idle_power(watch: Watch, start_s: float) -> float | None:
-    """Return the watts of all GPUs together before the load, None where one was not looked at."""
-    idle = [[e.power_w for e in each if e.time_s < start_s] for each in watch.samples.values()]
-    return sum(map(stats.mean, idle)) if idle and all(idle) else None
+def mean_power_w(watch: Watch) -> float | None:
+    """Return the watts of all GPUs together, None where one was not looked at."""
+    power = [[sample.power_w for sample in samples] for samples in watch.samples.values()]
+    return sum(map(stats.mean, power)) if power and all(power) else None
 
 
 def _newcomers(watch: Watch) -> int:

@@ -1,19 +1,24 @@
-"""What is sent: how many requests of which lengths, from which seed, by which command line."""
+"""What is sent: how many requests of which lengths, when, and from which seed."""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import math
-from dataclasses import dataclass
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from bringup.load.client import API_KEY, TIMEOUT
+from bringup.load.prompts import Prompts
 
 ROUNDS = 10
 """Requests for each place in the batch, at least.  The first and the last round run in a batch that
 fills or empties; of ten rounds they are a fifth (InferenceX sends ten, too)."""
 
 WARM_UP_ROUNDS = 2
+
+WARM_UP_S = 5.0
+"""How long an open loop is warmed up, at least."""
 
 TOKEN_S = 2.0
 """A request may take this long for each output token, and the same for its prompt."""
@@ -23,16 +28,24 @@ LEAST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Workload:
-    """A closed loop: ``concurrency`` requests run at once, a new one starts where one ends.
+    """How a server is loaded.
 
-    Every prompt has ``input_tokens`` random tokens and every answer ``output_tokens``, whatever the
-    model says.  A run lasts for `ROUNDS` rounds and at least ``min_seconds``.
+    A closed loop, without ``rate``: ``concurrency`` requests run at once, a new one starts where
+    one ends.  An open loop: ``rate`` requests a second are sent at the times of a Poisson process,
+    whether the server keeps up or not; each is timed from when it was due, and waits for its turn
+    only where ``concurrency`` are running.
+
+    Prompts are ``input_tokens`` random tokens each, or taken from ``prompts``.  Every answer has
+    ``output_tokens``, whatever the model says.  A run lasts for `ROUNDS` rounds and at least
+    ``min_seconds``.
     """
 
     concurrency: int
     input_tokens: int
     output_tokens: int
     min_seconds: float
+    rate: float | None = None
+    prompts: Prompts | None = None
 
     @property
     def timeout_s(self) -> float:
@@ -41,8 +54,16 @@ class Workload:
 
     def requests(self, per_second: float | None) -> int:
         """Return how many requests a run needs, at ``per_second`` of them (None: not known)."""
+        if self.rate:
+            return max(ROUNDS, math.ceil(self.rate * self.min_seconds))
         for_time = math.ceil((per_second or 0) * self.min_seconds)
         return max(ROUNDS * self.concurrency, for_time)
+
+    def warm_up_requests(self) -> int:
+        """Return how many requests are sent before anything is measured."""
+        if self.rate:
+            return max(ROUNDS, math.ceil(self.rate * WARM_UP_S))
+        return WARM_UP_ROUNDS * self.concurrency
 
     def seed(self, repeat: int | str, boot: int = 1) -> int:
         """Return the seed of a repeat: another for each, the same for every experiment."""
@@ -51,38 +72,31 @@ class Workload:
             text += f" boot {boot}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
+    def schedule_s(self, requests: int, seed: int) -> list[float] | None:
+        """Return when each request is due in an open loop, in seconds; None in a closed one."""
+        if not self.rate:
+            return None
+        chance = random.Random(seed)
+        gaps = [chance.expovariate(self.rate) for _ in range(requests - 1)]
+        return [0.0, *itertools.accumulate(gaps)][:requests]
 
-def arguments(
-    workload: Workload,
-    *,
-    url: str,
-    model: str,
-    requests: int,
-    seed: int,
-    output: str,
-    api_key: str | None = None,
-) -> list[str]:
-    """Return the arguments of ``sglang.bench_serving`` for one run (names of 0.5.13 to 0.5.23).
+    def document(self) -> dict[str, Any]:
+        """Return the workload as points store it; ``input_tokens`` is None for texts."""
+        fields = asdict(self)
+        fields["prompts"] = self.prompts.document() if self.prompts else "random"
+        return fields | {"input_tokens": None if self.prompts else self.input_tokens}
 
-    ``model`` is the snapshot's folder, whose tokenizer is used.  Lengths are exact:
-    ``--random-range-ratio 1``, and the prompt is sent as token ids.  Special tokens are shown: an
-    answer to random tokens may consist of nothing else, and the client sees tokens by their text.
-    The client's own warm-up and its progress bar are off.
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a load client: ``requests`` of a workload to a server.
+
+    ``model`` is the snapshot's folder, whose tokenizer's vocabulary random prompts are drawn from.
     """
-    sampling = {
-        "temperature": 0.0,
-        "max_new_tokens": workload.output_tokens,
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-    }
-    return [
-        *("--backend", "sglang", "--base-url", url, "--model", model, "--tokenizer", model),
-        *("--dataset-name", "random-ids", "--tokenize-prompt"),
-        *("--random-input-len", str(workload.input_tokens)),
-        *("--random-output-len", str(workload.output_tokens), "--random-range-ratio", "1"),
-        *("--num-prompts", str(requests), "--max-concurrency", str(workload.concurrency)),
-        *("--extra-request-body", json.dumps({"sampling_params": sampling})),
-        *("--seed", str(seed), "--warmup-requests", "0", "--disable-tqdm"),
-        *("--output-file", output, TIMEOUT, f"{workload.timeout_s:g}"),
-        *((API_KEY, api_key) if api_key else ()),
-    ]
+
+    workload: Workload
+    url: str
+    model: str
+    requests: int
+    seed: int
+    api_key: str | None = None

@@ -21,7 +21,7 @@ from bringup.plan.cost import cost, remarks, seconds
 from bringup.plan.cost import table as cost_table
 from bringup.plan.drafting import Draft
 from bringup.plan.spread import Spread
-from bringup.plan.sweep import largest_concurrency
+from bringup.plan.sweep import depends_on_text, largest_concurrency
 from bringup.plan.sweep import warnings as sweep_warnings
 from bringup.routing import arguments, traps
 
@@ -30,6 +30,7 @@ __all__ = [
     "Draft",
     "cost",
     "cost_table",
+    "depends_on_text",
     "foreign_environment",
     "gpus_needed",
     "largest_concurrency",

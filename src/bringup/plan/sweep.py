@@ -32,6 +32,20 @@ def warnings(plan: Document, sweep: Mapping[str, Any]) -> list[Document]:
     return [*_above_graphs(plan, sweep), *_above_capacity(plan, sweep)]
 
 
+def depends_on_text(plan: Document) -> list[str]:
+    """Return, in words, what of a server random tokens don't use as texts do.
+
+    Draft tokens are accepted less often, and experts are chosen in other proportions (recipes of
+    InferenceX fix the acceptance for that reason).
+    """
+    found = []
+    if any(flag["flag"] == "speculative-algorithm" for flag in plan["flags"]):
+        found.append("speculative decoding")
+    if "experts" in plan["format"]:
+        found.append("the choice of experts")
+    return found
+
+
 _RUNNING = "max-running-requests"
 
 
