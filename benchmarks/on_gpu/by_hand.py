@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -72,12 +71,7 @@ def main() -> None:
     questions = probes.load(["arithmetic"], SUITES)
     log = by_hand / "server.log"
 
-    clients: list[point.Bench] = []
-    importing = threading.Thread(
-        target=lambda: clients.append(session.client(build, log=by_hand / "client.log"))
-    )
-    importing.start()
-    importing.join()  # as for the workflow, whose client is imported while it plans
+    client = session.client(sweep["client"], build, log=by_hand / "client.log")
     times = [time.monotonic()]
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -112,7 +106,7 @@ def main() -> None:
                     ),
                     point.Gate(questions),
                     repeats=sweep["repeats"],
-                    bench=clients[0],
+                    client=client,
                     folder=Path(scratch),
                 )
         times.append(time.monotonic())
