@@ -30,7 +30,7 @@ def main(snakemake, log):
         return
     if snakemake.params.described:
         raise OSError("`hardware:` in the config describes another machine; ask for plans only")
-    model, draft = weights["snapshot"], weights["draft"]
+    model, draft = weights["snapshot"], weights.get("draft")
     build = artifact.read(snakemake.input.engine)
     started = made.now()
     foreign = plan.foreign_environment(os.environ)
