@@ -78,7 +78,7 @@ class Project(Copy):
         for name, limit in (("it", 600), ("slow", 3)):
             folder = home / "results/experiments" / name
             artifact.write(folder / "plan.json", planned(engine, name, requests, limit))
-            weights = {"snapshot": "resources/arithmetic-moe/bf16"}
+            weights = {"snapshot": "resources/arithmetic-moe/bf16", "draft": None}
             artifact.write(folder / "weights.json", artifact.document("weights/1", **weights))
         self.folder = home / "results/experiments/it"
 
@@ -157,11 +157,17 @@ def afresh(project: Project) -> None:
     project.forget()
 
 
-def until(happens: Callable[[], Any], within_s: float, told: Callable[[], Any] = lambda: "") -> Any:
-    """Return what ``happens`` returns once that is true."""
+def until(
+    happens: Callable[[], Any],
+    within_s: float,
+    told: Callable[[], Any],
+    *,
+    unless: Callable[[], Any] = lambda: False,
+) -> Any:
+    """Return what ``happens`` returns once that is true; ``told`` says what happened instead."""
     deadline = time.monotonic() + within_s
     while not (seen := happens()):
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline and not unless(), told()
         time.sleep(0.1)
     return seen
 
@@ -192,9 +198,14 @@ def job(run: subprocess.Popen[bytes], rule: str) -> psutil.Process | None:
     return None
 
 
+def servers() -> Iterator[tuple[Home, State]]:
+    """Yield the servers that run or are ending; what else lives there is an engine's process."""
+    return ((home, state) for home, state in Home.all_live() if "port" in state.notes)
+
+
 def server() -> State | None:
     """Return the server that runs."""
-    return next((state for _, state in Home.all_live() if state.ending is None), None)
+    return next((state for _, state in servers() if state.ending is None), None)
 
 
 def ready() -> str:
@@ -204,7 +215,7 @@ def ready() -> str:
 
 def used() -> bool:
     """Tell whether a job uses a server, or waits for it to load."""
-    for home, _ in Home.all_live():
+    for home, _ in servers():
         try:
             with home.used(shared=False, wait=False):
                 pass
@@ -224,7 +235,7 @@ def loading(
         found = job(run, "launch")
         return found if begun and found != after and server() and used() else None
 
-    return until(seen, 180, project.said.read_text)
+    return until(seen, 180, project.said.read_text, unless=lambda: run.poll() is not None)
 
 
 def in_use(
@@ -245,7 +256,7 @@ def in_use(
             return None
         return found if state.boot in ready() else None
 
-    return until(seen, 240, project.said.read_text)
+    return until(seen, 240, project.said.read_text, unless=lambda: run.poll() is not None)
 
 
 PROBE = "results/experiments/it/probe.json"
@@ -321,7 +332,7 @@ def test_runs_are_ended_while_they_use_a_server_that_another_workflow_wants_too(
         with project.running(PROBE) as run:
             in_use(run, project)
             boot = boot or server().boot
-            (home,) = (home for home, _ in Home.all_live())
+            ((home, _),) = servers()
             (home.folder / "owners" / str(another_owner.pid)).touch()
             time.sleep(3 * TICK_S)  # in which its supervisor sees the owner
             if how == "Ctrl-C":

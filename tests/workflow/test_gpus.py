@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bringup import artifact
+from bringup import artifact, engine
+from bringup.resident import Home
 from project import PROJECT, Copy
+from unit import fake_engine
 
 SERVER = PROJECT / "tests/unit/fake_server.py"
 GPUS = [f"GPU-{index:08d}-simulated" for index in range(5)]
@@ -31,13 +33,24 @@ experiments:
 NEEDED = {"one": 2, "two": 2, "four": 4}
 
 
-def prepare(home: Path) -> None:
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[artifact.Document]:
+    """The engine document of an interpreter with something that answers like SGLang."""
+    folder = tmp_path_factory.mktemp("engine")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRINGUP_RUN", str(folder / "run"))
+        patch.setenv("BRINGUP_CACHE", str(folder / "cache"))
+        python = fake_engine.make(folder / "venv")
+        log = folder / "engine.log"
+        yield engine.build({"python": str(python)}, engine_name="stock", cuda=True, log=log)
+        for home, _ in Home.all_live():
+            home.stop()
+
+
+def prepare(home: Path, build: artifact.Document) -> None:
     """Write what comes before the servers by hand."""
     (home / "config/experiments.yaml").write_text(CONFIG)
-    engine = {"python": sys.executable, "file": __file__, "pythonpath": [], "patches": []}
-    known = {"base": {}, "tree": None, "packages": {}, "torch_cuda": "13.0"}
-    document = artifact.document("engine/1", engine="stock", **engine, **known)
-    artifact.write(home / "results/engines/stock/engine.json", document)
+    artifact.write(home / "results/engines/stock/engine.json", build)
     for name, gpus in NEEDED.items():
         folder = home / "results/experiments" / name
         artifact.write(
@@ -45,7 +58,7 @@ def prepare(home: Path) -> None:
             artifact.document(
                 "plan/1",
                 experiment=name,
-                python=sys.executable,
+                python=build["python"],
                 argv=[
                     *("-IS", str(SERVER), "--load-s", "4"),
                     *("--model-path", "{model}", "--port", "{port}"),
@@ -57,16 +70,16 @@ def prepare(home: Path) -> None:
                 startup_max_s=60,
             ),
         )
-        weights = artifact.document("weights/1", snapshot="resources/arithmetic-moe/bf16")
-        artifact.write(folder / "weights.json", weights)
+        weights = {"snapshot": "resources/arithmetic-moe/bf16", "draft": None}
+        artifact.write(folder / "weights.json", artifact.document("weights/1", **weights))
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(build: artifact.Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What plain ``--cores all`` makes of three experiments."""
     home = tmp_path_factory.mktemp("gpus")
     copy = Copy(home)
-    prepare(home)
+    prepare(home, build)
     done = copy.snakemake(
         *("--cores", "all"),
         *(f"results/experiments/{name}/server.json" for name in NEEDED),
@@ -100,6 +113,7 @@ def life(results: Path, name: str) -> tuple[datetime, datetime, str]:
 
 
 def test_each_experiment_gets_its_number_of_gpus_and_none_that_is_taken(results: Path) -> None:
+    assert {server(results, name)["status"] for name in NEEDED} == {"ok"}
     given = {name: server(results, name)["gpus"] for name in NEEDED}
     assert {name: len(gpus) for name, gpus in given.items()} == NEEDED
     assert not set(given["one"]) & set(given["two"])
@@ -135,4 +149,3 @@ def test_idle_servers_make_room_and_their_memory_is_waited_for(results: Path) ->
 def test_versions_of_the_driver_are_told(results: Path) -> None:
     versions = server(results, "one")["versions"]
     assert (versions["driver"], versions["driver_cuda"]) == ("580.95.05", "13.1")
-    assert versions["cuda"] == "13.0"
