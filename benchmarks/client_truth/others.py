@@ -7,7 +7,6 @@ aiperf takes 0.8 GB, guidellm 5 GB.  Delete the folder when the measurement is d
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -40,15 +39,19 @@ def run(name: str, job: Job, folder: Path) -> Figures:
     client = OTHERS[name]
     program, *arguments = client.command(job, folder)
     command = [str(environment(name) / "bin" / program), *arguments]
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    said = folder / "said.txt"
     try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, env=offline, cwd=folder, timeout=LONGEST_S
-        )
+        with said.open("w") as output:
+            subprocess.run(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                timeout=LONGEST_S,
+            )
         return client.read(folder)
-    except (OSError, ValueError, KeyError, LookupError, subprocess.TimeoutExpired) as error:
-        said = "" if isinstance(error, subprocess.TimeoutExpired) else ended.stderr[-300:]
-        print(f"  {name}: {type(error).__name__}: {said.strip()}", flush=True)
+    except (OSError, ValueError, LookupError, StopIteration, subprocess.TimeoutExpired) as error:
+        print(f"  {name}: {type(error).__name__}: {said.read_text()[-600:].strip()}", flush=True)
         return {"ttft_ms": None, "tpot_ms": None, "output_tok_s": None, "completed": 0}
 
 

@@ -1,10 +1,12 @@
 """Measure the load clients against a server whose speed is known.
 
-    python benchmarks/client_truth/run.py --engine ENGINE/bin/python --others aiperf guidellm
+    python benchmarks/client_truth/run.py --engine ENGINE/bin/python
 
 Writes docs/client-truth.json and docs/client-truth.md.  The truth is what the server did, by its
 own records, in the same definitions; its lateness stands beside it, so that a server that was the
-limit is seen.
+limit is seen.  It takes a quarter of an hour; with ``--clients``, ``--faults``, ``--curve`` and
+``--add`` a machine that others use, too, is measured in parts, each client and level in one.
+On a CPU host SGLang wants ``PYTHONPATH=envs/cpu`` and ``SGLANG_USE_CPU_ENGINE=1``.
 """
 
 from __future__ import annotations
@@ -81,16 +83,17 @@ class Bench:
         self, scenario: str, load: Workload, requests: int, wanted: Sequence[str]
     ) -> dict[str, Figures]:
         """Run each client on a server's scenario; return name → figures, truth and errors."""
-        found = {DIRECT: self._adapter(clients.direct, scenario, load, requests)[0]}
-        if self._engine:
+        found: dict[str, Figures] = {}
+        if DIRECT in wanted:
+            found[DIRECT] = self._adapter(clients.direct, scenario, load, requests)[0]
+        if SGLANG in wanted:
             mine, output = self._adapter(clients.sglang(self._bench), scenario, load, requests)
-            summary = output.with_suffix(".bench_serving.jsonl")
-            own = _own(summary)
+            own = _own(output.with_suffix(".bench_serving.jsonl"))
             found |= {SGLANG: mine, NATIVE: _errors(own, mine["truth"])}
-            found |= {RUST: self._rust(scenario, load, requests)}
+            found[RUST] = self._rust(scenario, load, requests)
             if scenario != "load":
-                found |= {CHAT: self._chat(scenario, load, requests)}
-        for name in wanted:
+                found[CHAT] = self._chat(scenario, load, requests)
+        for name in [each for each in others.names() if each in wanted]:
             job, run = self._job(scenario, load, requests)
             own = others.run(name, job, self._folder / f"{run}.{name}")
             found[name] = _errors(own, self._truth(run, load, own["completed"]))
@@ -174,10 +177,12 @@ def served(folder: Path, run: str, requests: int) -> tuple[list[records.Record],
     return [records.Record(**line, longest_gap_s=None, error=None) for line in lines], late_s
 
 
-def measure_faults(bench: Bench, wanted: Sequence[str]) -> dict[str, dict[str, Figures]]:
+def measure_faults(
+    bench: Bench, names: Sequence[str], wanted: Sequence[str]
+) -> dict[str, dict[str, Figures]]:
     """Return scenario → client → figures."""
     table = {}
-    for name in FAULTS:
+    for name in names:
         print(name, flush=True)
         table[name] = bench.clients(name, FAULT_LOAD, FAULT_REQUESTS, wanted)
     return table
@@ -185,24 +190,24 @@ def measure_faults(bench: Bench, wanted: Sequence[str]) -> dict[str, dict[str, F
 
 def measure_curve(
     bench: Bench, levels: Sequence[int], wanted: Sequence[str]
-) -> dict[int, dict[str, Figures]]:
+) -> dict[str, dict[str, Figures]]:
     """Return concurrency → client → figures."""
     table = {}
     for level in levels:
         print(f"C = {level}", flush=True)
         load = Workload(level, input_tokens=16, output_tokens=CURVE_TOKENS, min_seconds=0)
-        table[level] = bench.clients("load", load, max(4, CURVE_ROUNDS * level), wanted)
+        table[str(level)] = bench.clients("load", load, max(4, CURVE_ROUNDS * level), wanted)
     return table
 
 
-def within(curve: Mapping[int, Mapping[str, Figures]], client: str) -> int | None:
+def within(curve: Mapping[str, Mapping[str, Figures]], client: str) -> int | None:
     """Return the highest level up to which every figure of a client is within the tolerance."""
     reached = None
-    for level in sorted(curve):
+    for level in sorted(curve, key=int):
         errors = curve[level].get(client, {}).get("errors", {"": None}).values()
         if not _is_within(errors):
             break
-        reached = level
+        reached = int(level)
     return reached
 
 
@@ -210,7 +215,7 @@ def _is_within(errors: Iterable[float | None]) -> bool:
     return all(error is not None and abs(error) <= TOLERANCE for error in errors)
 
 
-def unnoticed(curve: Mapping[int, Mapping[str, Figures]]) -> list[str]:
+def unnoticed(curve: Mapping[str, Mapping[str, Figures]]) -> list[str]:
     """Name the runs of our adapters that were off by more and that no validator noticed."""
     return [
         f"{client} at C = {level}"
@@ -223,7 +228,7 @@ def unnoticed(curve: Mapping[int, Mapping[str, Figures]]) -> list[str]:
 
 
 def document(
-    faults: Mapping[str, Mapping[str, Figures]], curve: Mapping[int, Mapping[str, Figures]]
+    faults: Mapping[str, Mapping[str, Figures]], curve: Mapping[str, Mapping[str, Figures]]
 ) -> dict[str, Any]:
     """Return docs/client-truth.json."""
     named = dict.fromkeys(client for level in curve.values() for client in level)
@@ -342,28 +347,42 @@ def running_clients(engine: str, log: Path) -> Iterator[Callable[[Mapping[str, A
 def main() -> None:
     """Run everything and write the two documents."""
     parser = argparse.ArgumentParser(description=__doc__)
+    every = (*ADAPTERS, *others.names())
     parser.add_argument("--engine", help="an interpreter that has sglang")
-    parser.add_argument("--others", nargs="*", default=[], choices=others.names())
-    parser.add_argument("--curve", type=int, nargs="+", default=[1, 4, 16, 64, 256, 512, 1024])
+    parser.add_argument("--clients", nargs="+", default=list(every), choices=every)
+    parser.add_argument("--faults", nargs="*", default=FAULTS, choices=FAULTS)
+    parser.add_argument("--curve", type=int, nargs="*", default=[1, 4, 16, 64, 256, 512, 1024])
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--output", type=Path, default=DOCUMENT)
+    parser.add_argument("--add", action="store_true", help="keep what --output says of the rest")
     options = parser.parse_args()
-    for name in options.others:
+    if SGLANG in options.clients and not options.engine:
+        parser.error("SGLang's clients need --engine")
+    for name in set(options.clients) & set(others.names()):
         others.environment(name)
+    known = json.loads(options.output.read_text()) if options.add else {}
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as held:
         folder = Path(name)
         url = held.enter_context(running_server(folder, options.processes))
         ask = no_engine
-        if options.engine:
+        if SGLANG in options.clients:
             ask = held.enter_context(running_clients(options.engine, folder / "clients.log"))
         bench = Bench(url, folder, options.engine, ask)
         found = document(
-            measure_faults(bench, options.others),
-            measure_curve(bench, options.curve, options.others),
+            merged(known.get("faults", {}), measure_faults(bench, options.faults, options.clients)),
+            merged(known.get("curve", {}), measure_curve(bench, options.curve, options.clients)),
         )
     options.output.write_text(json.dumps(found, indent=1) + "\n")
     text = page(json.loads(options.output.read_text()))
     options.output.with_suffix(".md").write_text(text)
+
+
+def merged(
+    known: Mapping[str, dict[str, Figures]], new: Mapping[str, dict[str, Figures]]
+) -> dict[str, dict[str, Figures]]:
+    """Return both tables as one; what was measured now stands for what was measured before."""
+    names = dict.fromkeys([*known, *new])
+    return {name: known.get(name, {}) | new.get(name, {}) for name in names}
 
 
 def no_engine(request: Mapping[str, Any]) -> None:

@@ -106,7 +106,7 @@ def test_a_level_counts_only_if_all_below_it_do() -> None:
     def off(error: float) -> dict[str, Any]:
         return {"ours": {"errors": {"ttft_ms": error, "tpot_ms": 0.0}, "noticed": []}}
 
-    assert within({1: off(0.001), 4: off(-0.009), 16: off(0.02), 64: off(0.0)}, "ours") == 4
-    assert within({1: off(0.02)}, "ours") is within({}, "ours") is None
-    curve = {1: {"direct": off(0.001)["ours"]}, 4: {"direct": off(0.02)["ours"]}}
+    assert within({"1": off(0.001), "4": off(-0.009), "16": off(0.02), "64": off(0)}, "ours") == 4
+    assert within({"1": off(0.02)}, "ours") is within({}, "ours") is None
+    curve = {"1": {"direct": off(0.001)["ours"]}, "4": {"direct": off(0.02)["ours"]}}
     assert unnoticed(curve) == ["direct at C = 4"]
