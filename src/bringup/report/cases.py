@@ -125,7 +125,11 @@ def _first_cause(
 def formats(case: Case) -> dict[str, str]:
     """Return the format of each module class of the checkpoint, as far as it is known."""
     classes = case.of("format").get("classes") or {}
-    known = {name: str(each.get("format", "unknown")) for name, each in classes.items()}
+    known = {
+        name: str(each.get("format", "unknown"))
+        for name, each in classes.items()
+        if each is not None
+    }
     return known or {
         name: str(form) for name, form in (case.of("plan").get("format") or {}).items()
     }
@@ -141,6 +145,7 @@ def backends(case: Case) -> dict[str, Document]:
     planned = {
         module: {**choice, "asked": choice.get("chosen") or choice.get("asked")}
         for module, choice in (case.of("plan").get("backend") or {}).items()
+        if choice
     }
     found: dict[str, Document] = {}
     for name in CLASSES:
@@ -222,12 +227,14 @@ def made_over(parts: Sequence[Document]) -> Document | None:
 
     ``workflows`` holds each revision of the workflow once, as `bringup.made` writes them.
     """
-    if not parts:
+    known = [part for part in parts if part.get("started") and part.get("ended")]
+    if not known:
         return None
-    workflows = [part["workflow"] for part in parts if part.get("workflow")]
+    revisions = [part.get("workflow") for part in known]
+    workflows = [each for each in revisions if each and each.get("commit")]
     return {
-        "started": min(part["started"] for part in parts),
-        "ended": max(part["ended"] for part in parts),
+        "started": min(part["started"] for part in known),
+        "ended": max(part["ended"] for part in known),
         "workflows": [each for at, each in enumerate(workflows) if each not in workflows[:at]],
     }
 

@@ -199,7 +199,8 @@ def _warnings_of(case: Case, points: Sequence[Document]) -> Iterable[Document]:
         for warning in case.of(stage).get("warnings") or []:
             yield {"class": warning.get("class"), "message": warning.get("message")}
     plan, sweep = case.of("plan"), case.entry.get("sweep", {})
-    if plan.get("status") == "ok" and {"fit", "flags"} <= plan.keys() and "concurrency" in sweep:
+    told = "fit" in plan and all(each.get("flag") for each in plan.get("flags") or [{}])
+    if plan.get("status") == "ok" and told and "concurrency" in sweep:
         yield from plans.sweep_warnings(plan, sweep)
     for point in points:
         for flag in point["flags"]:

@@ -59,9 +59,9 @@ def _flags(case: Case) -> dict[str, str]:
     if flags is None:
         flags = [{"flag": flag, "value": value} for flag, value in _server(case).items()]
     return {
-        str(each["flag"]).lstrip("-"): _text(each.get("value"))
+        str(each.get("flag")).lstrip("-"): _text(each.get("value"))
         for each in flags
-        if str(each["flag"]).lstrip("-") not in EVERY_RUN
+        if str(each.get("flag")).lstrip("-") not in EVERY_RUN
     }
 
 

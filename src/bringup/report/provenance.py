@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bringup.artifact import Document
 from bringup.made import revision
 from bringup.report import differences
-from bringup.report.cases import Case, made_over
+from bringup.report.cases import Case, formats, made_over
 
 
 def collect(cases: Sequence[Case]) -> Document:
@@ -50,7 +50,7 @@ def _checkpoint(case: Case) -> Document:
         "verdict": form.get("verdict"),
         "weights_bytes": form.get("weights_bytes"),
         "files_sha256": _files_digest(case.of("weights")),
-        "formats": {name: each.get("format") for name, each in (form.get("classes") or {}).items()},
+        "formats": formats(case),
     }
 
 

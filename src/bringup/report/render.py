@@ -6,6 +6,7 @@ import base64
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -109,6 +110,7 @@ def _key(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
+@cache
 def _environment(*, autoescape: bool) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.PackageLoader("bringup.report"),

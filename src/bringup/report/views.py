@@ -250,7 +250,7 @@ def flags(row: Document) -> Table:
         ["flag", "value", "set by", "why"],
         [
             [
-                Cell(str(flag["flag"]), code=True),
+                Cell(str(flag.get("flag")), code=True),
                 Cell(_value(flag.get("value")), code=True),
                 Cell(str(flag.get("by") or "")),
                 Cell(str(flag.get("why") or "")),

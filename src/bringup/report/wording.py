@@ -92,7 +92,7 @@ def period(made: Document | None) -> str:
 
 def revision(workflow: Document) -> str:
     """Return a revision of the workflow: ``3f2a… with uncommitted changes in config/x.yaml``."""
-    changed = some(workflow["changed"], 4)
+    changed = some(workflow.get("changed") or [], 4)
     return (
         f"{workflow['commit'][:12]}{f' with uncommitted changes in {changed}' if changed else ''}"
     )
