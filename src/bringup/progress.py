@@ -7,6 +7,7 @@ is about instead of job by job.  How long jobs took is remembered in a file betw
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from collections import Counter, defaultdict
@@ -102,7 +103,8 @@ class Times:
     def remember(self, job: Job, seconds: float) -> None:
         """Note how long a job took, for this run and the next."""
         self._of[job.rule][job.output] = round(seconds, 1)
-        artifact.write_text(self._path, json.dumps(self._of, indent=1, sort_keys=True) + "\n")
+        with contextlib.suppress(OSError):  # a full disk is for the jobs to tell
+            artifact.write_text(self._path, json.dumps(self._of, indent=1, sort_keys=True) + "\n")
 
 
 @dataclass

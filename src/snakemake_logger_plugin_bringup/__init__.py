@@ -66,6 +66,12 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: LogRecord) -> None:
         """Write a record, or what we say instead of it."""
+        try:
+            self._emit(record)
+        except Exception:
+            self.handleError(record)  # as logging's own handlers do: a line lost, not the run
+
+    def _emit(self, record: LogRecord) -> None:
         event = getattr(record, "event", None)
         own = not self.common_settings.verbose and not self.common_settings.quiet
         if own and event in _TOLD:

@@ -82,6 +82,13 @@ def test_broken_times_are_no_times(tmp_path: Path, broken: str) -> None:
     assert Times(tmp_path / "times.json").of(POINT) is None
 
 
+def test_times_that_cannot_be_written_are_kept_for_this_run(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("in the way")
+    times = Times(tmp_path / "folder" / "times.json")
+    times.remember(POINT, 3.0)
+    assert times.of(POINT) == 3.0
+
+
 CODE = "Params have changed since last execution: Union of exclusive params before and now "
 
 
