@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from bringup import asked, cluster, hardware, imports, plan, probes, routing
+from bringup import artifact, asked, cluster, hardware, imports, plan, probes, routing
 from bringup.config import SUITES, ConfigError, load, suite_file
 from bringup.load import clients, prompts
 
@@ -227,9 +227,9 @@ def on_node(stage):
 
 def users_of(wildcards):
     """The experiments that can run and share what a job makes, by its wildcards."""
-    asked = {key: value for key, value in wildcards.items() if key in ("checkpoint", "engine")}
+    same = {key: value for key, value in wildcards.items() if key in ("checkpoint", "engine")}
     every = [CONFIG.experiments[name] for name in RUNNABLE]
-    return [entry for entry in every if asked.items() <= entry.items()] or every
+    return [entry for entry in every if same.items() <= entry.items()] or every
 
 
 def on_shared_node(seconds):

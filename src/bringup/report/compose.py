@@ -26,7 +26,10 @@ def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path)
     Links in it are relative to ``output``, the folder that the report is written to.
     """
     assembled = cases.assemble(experiments, artefacts)
-    rows = [_experiment(case, output) for case in assembled]
+    rows = []
+    for case in assembled:
+        rows.append(_experiment(case, output))
+        case.forget_repeats()
     ranking.compare_with_baselines(assembled, rows)
     hardware = artefacts.get("hardware")
     machine = _machine(hardware)

@@ -82,7 +82,7 @@ def collect(files: Iterable[Path], results: Path) -> Artefacts:
         if document is None:
             continue
         if stage == "point":
-            kept = {key: document[key] for key in POINT_FIELDS if key in document}
+            kept = _light({key: document[key] for key in POINT_FIELDS if key in document})
             level, boot = level_and_boot(path)
             boots.setdefault(subject, {}).setdefault(level, {})[boot] = kept
         else:
@@ -95,6 +95,17 @@ def collect(files: Iterable[Path], results: Path) -> Artefacts:
             _joined(measured[level]) | {"concurrency": level} for level in sorted(measured)
         ]
     return found
+
+
+def _light(point: Document) -> Document:
+    """Return a point without what validators found in order, which is half of it."""
+    repeats = [
+        {**each, "validators": [v for v in each["validators"] if v.get("verdict") != "ok"]}
+        if "validators" in each
+        else each
+        for each in point.get("repeats") or []
+    ]
+    return {**point, "repeats": repeats} if repeats else point
 
 
 def _joined(boots: dict[int, Document]) -> Document:
