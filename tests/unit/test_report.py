@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,32 @@ def test_json_lines_hold_the_repeats(results: Path) -> None:
     rows = [json.loads(line) for line in (results / "points.jsonl").read_text().splitlines()]
     marlin = next(r for r in rows if (r["experiment"], r["concurrency"]) == ("nvfp4-marlin", 16))
     assert [repeat["output_tok_s"] for repeat in marlin["repeats"]] == [28.0, 28.1, 27.9, 28.0]
+
+
+def test_json_lines_are_what_readers_of_other_tools_look_for(results: Path) -> None:
+    """Names of InferenceX's aggregate (seconds, per GPU), of vLLM's result, of SGLang's line."""
+    rows = [json.loads(line) for line in (results / "points.jsonl").read_text().splitlines()]
+    marlin = next(r for r in rows if (r["experiment"], r["conc"]) == ("nvfp4-marlin", 16))
+    assert (marlin["isl"], marlin["osl"], marlin["framework"]) == (1024, 1024, "sglang")
+    assert marlin["median_ttft"] == pytest.approx(marlin["median_ttft_ms"] / 1000)
+    assert marlin["p99_intvty"] == pytest.approx(1000 / marlin["p99_tpot_ms"], rel=1e-3)
+    assert marlin["output_throughput"] == marlin["output_tok_s"]
+    assert marlin["output_tput_per_gpu"] == pytest.approx(marlin["output_tok_s"] / 4)
+    assert marlin["total_throughput"] == marlin["total_token_throughput"]
+    assert marlin["request_rate"] == "inf"
+    assert marlin["avg_power_w"] == pytest.approx(marlin["avg_total_gpu_power_w"] / 4)
+    assert marlin["gate"]["passed"] and marlin["backend"]["asked"] == "marlin"
+    assert marlin["provenance"]["engine"]
+    nested = [key for key, value in marlin.items() if isinstance(value, dict | list)]
+    assert nested == ["gate", "backend", "provenance", "workload", "repeats"]
+
+
+def test_figures_that_no_ranking_counts_are_not_offered_to_other_rankings(results: Path) -> None:
+    rows = [json.loads(line) for line in (results / "points.jsonl").read_text().splitlines()]
+    wrong = [each for each in rows if not each["ranked"]]
+    assert wrong and any(each["output_tok_s"] for each in wrong)
+    assert {each["output_throughput"] for each in wrong} == {None}
+    assert {each["median_ttft"] for each in wrong} == {None}
 
 
 # Energy, times, revisions.
@@ -657,6 +684,28 @@ def test_wrong_answers_are_in_no_picture(results: Path) -> None:
 
 
 # Items and levels.
+
+
+def test_the_best_level_within_limits_and_the_knee_are_told(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    name = next(e["name"] for e in run.experiments if e["name"] == "nvfp4-marlin")
+    entry = next(e for e in run.experiments if e["name"] == name)
+    points = {
+        int(path.stem[1:]): json.loads(path.read_text())["summary"]
+        for path in (tmp_path / "experiments" / name / "points").glob("c*.json")
+    }
+    largest = max(points, key=lambda level: points[level]["output_tok_s"])
+    limit = points[largest]["ttft_ms_p99"]
+    for allowed, level in ((limit, largest), (0.001, None)):
+        entry["sweep"] = {"limits": {"ttft_ms_p99": allowed}}
+        row = next(e for e in told(run)["experiments"] if e["name"] == name)
+        assert (row["levels"]["limits"], row["levels"]["within"]) == (
+            {"ttft_ms_p99": allowed},
+            level,
+        )
+    build(run)
+    page = (tmp_path / "report.md").read_text()
+    assert re.search(r"within `ttft_ms_p99` ≤ \S+: no level", page)
 
 
 def test_the_boots_of_a_level_are_one_point_with_a_verdict(tmp_path: Path) -> None:

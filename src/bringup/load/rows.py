@@ -7,7 +7,8 @@ and SGLang's ``benchmark.serving`` result line (0.5.23).  Where they agree there
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bringup.artifact import Document
@@ -23,50 +24,58 @@ LATENCIES = {
 """Our figure → InferenceX's name (in seconds), and those of vLLM and SGLang (in milliseconds)."""
 
 
-def row(point: Document, plan: Document, hardware: str | None = None) -> dict[str, Any]:
-    """Return one point as a row; figures of a void or wrong point are None.
+@dataclass(frozen=True)
+class About:
+    """What a row says of its experiment, besides the figures.
 
-    Flat fields have the others' names; ours are nested under ``gate``, ``backend`` and
-    ``provenance``, which importers of flat rows leave out.
+    ``hw`` is the GPUs' name, or the CPU's, ``gpus`` how many one server takes, ``flags`` the
+    server's (``[{flag, value, …}]``).
+    """
+
+    hw: str | None
+    model: str | None
+    precision: str | None
+    flags: Sequence[Mapping[str, Any]]
+    gpus: int
+
+
+def row(point: Document, about: About) -> dict[str, Any]:
+    """Return one point as a flat row under the others' names; what was not measured is None.
+
+    Ours are for the caller to nest, under keys that importers of flat rows leave out.
 
     Args:
-        point: ``points/c<concurrency>.json``.
-        plan: ``plan.json`` of its experiment.
-        hardware: the GPUs' name, or the CPU's.
+        point: a point, or what a report keeps of it: ``concurrency``, ``workload``, ``summary``,
+            and of each repeat its counts and whether it is void.
+        about: of its experiment.
     """
     counts = _counts(point)
-    gate = point.get("gate") or {}
     return {
-        **_identity(point, plan, hardware),
+        **_identity(point, about),
         **counts,
-        **_throughputs(point, counts, max(1, plan.get("gpus") or 1)),
+        **_throughputs(point, counts, max(1, about.gpus)),
         **_latencies(point.get("summary") or {}),
-        "gate": {
-            "passed": gate.get("verdict") == "pass",
-            "verdict": gate.get("verdict"),
-            "server_boot_id": point.get("boot"),
-            "void": point.get("void", []),
-        },
-        "backend": (plan.get("backend") or {}).get("experts"),
-        "provenance": {"study": plan.get("study"), "engine": plan.get("engine")},
     }
 
 
-def _identity(point: Document, plan: Document, hardware: str | None) -> dict[str, Any]:
+def _identity(point: Document, about: About) -> dict[str, Any]:
     workload = point.get("workload") or {}
-    asked = {each["flag"]: each["value"] for each in plan.get("flags") or []}
+    asked = {each["flag"]: each["value"] for each in about.flags}
     return {
-        "experiment": point["experiment"],
-        "status": point["status"],
-        "hw": hardware,
-        "model": plan.get("checkpoint"),
+        "hw": about.hw,
+        "model": about.model,
+        "model_id": about.model,
         "framework": "sglang",
-        "precision": (plan.get("format") or {}).get("experts"),
+        "precision": about.precision,
+        "spec_decoding": "none" if asked.get("speculative-algorithm") is None else "mtp",
+        "disagg": False,
         "isl": workload.get("input_tokens"),
         "osl": workload.get("output_tokens"),
+        "random_input_len": workload.get("input_tokens"),
+        "random_output_len": workload.get("output_tokens"),
         "conc": point["concurrency"],
         "max_concurrency": point["concurrency"],
-        "request_rate": "inf",
+        "request_rate": workload.get("rate") or "inf",
         "tp": _flag(asked, "tp", "tensor-parallel-size", "tp-size"),
         "ep": _flag(asked, "ep", "expert-parallel-size", "ep-size"),
         "dp_attention": bool(asked.get("enable-dp-attention")),
@@ -81,13 +90,17 @@ def _flag(asked: Mapping[str, Any], *names: str) -> int:
 def _counts(point: Document) -> dict[str, Any]:
     """Return sums over the repeats that count."""
     valid = [each for each in point.get("repeats", []) if not each["void"]]
+
+    def total(name: str) -> Any:
+        return sum(each.get(name) or 0 for each in valid)
+
     return {
-        "num_prompts": sum(each["requests"] for each in valid),
-        "completed": sum(each["completed"] for each in valid),
-        "failed": sum(each["requests"] - each["completed"] for each in valid),
-        "duration": round(sum(each["duration_s"] or 0.0 for each in valid), 4),
-        "total_input_tokens": sum(each["input_tokens"] for each in valid),
-        "total_output_tokens": sum(each["output_tokens"] for each in valid),
+        "num_prompts": total("requests"),
+        "completed": total("completed"),
+        "failed": total("requests") - total("completed"),
+        "duration": round(total("duration_s"), 4),
+        "total_input_tokens": total("input_tokens"),
+        "total_output_tokens": total("output_tokens"),
     }
 
 
@@ -125,3 +138,12 @@ def _latencies(summary: Mapping[str, Any]) -> dict[str, float | None]:
             if short == "tpot":
                 columns[f"{prefix}_intvty"] = round(1000 / value, 4) if value else None
     return columns
+
+
+COLUMNS = tuple(
+    row(
+        {"concurrency": 1, "repeats": []},
+        About(hw=None, model=None, precision=None, flags=(), gpus=1),
+    )
+)
+"""Every field of a row, in order."""

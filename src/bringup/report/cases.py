@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from bringup.artifact import STOPS, Document, reason
+from bringup.load import sweeps
 from bringup.report.documents import Artefacts
 
 CHAIN = ("plan", "weights", "server", "probe")
@@ -198,6 +199,7 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
         "boots": boots,
         "n_repeats": summary.get("n_repeats", len(repeats)),
         "spread": summary.get("spread"),
+        "summary": summary,
         **{name: summary.get(name) for name in MEASURES},
         JOULES: (drawn or {}).get(JOULES),
         "energy": drawn,
@@ -272,6 +274,25 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def levels(case: Case, rows: Sequence[Document]) -> Document:
+    """Return what the experiment's levels say together, from those that are ranked.
+
+    ``limits`` are those that the config sets on latencies, ``within`` the level (concurrency) with
+    the most throughput that keeps them, ``knee`` the one beyond which latency grows faster than
+    throughput; each None where there is none.
+    """
+    ranked = {row["concurrency"] for row in rows if row["unranked"] is None}
+    points = [point for point in case.points if point["concurrency"] in ranked]
+    limits = (case.entry.get("sweep") or {}).get("limits")
+    within = sweeps.best_under(points, limits) if limits else None
+    bend = sweeps.knee(points)
+    return {
+        "limits": limits,
+        "within": within and within["concurrency"],
+        "knee": bend and bend["concurrency"],
+    }
+
+
 LONGEST_KERNELS = 8
 
 MEASURES = (
@@ -331,6 +352,8 @@ def _repeat_row(repeat: Document, boot: str) -> Document:
         "boot": str(repeat.get("boot") or boot),
         "requests": repeat.get("requests"),
         "completed": repeat.get("completed"),
+        "input_tokens": repeat.get("input_tokens"),
+        "output_tokens": repeat.get("output_tokens"),
         "duration_s": repeat.get("duration_s"),
         "void": bool(repeat.get("void")),
         "output_tok_s": repeat.get("output_tok_s"),

@@ -125,6 +125,7 @@ def _experiment(case: Case, output: Path) -> Document:
         "correctness": cases.correctness(case),
         "kernels": cases.kernels(case),
         "points": points,
+        "levels": cases.levels(case, points),
         "command": _command(case),
         "env": plan.get("env") or {},
         "flags": plan.get("flags") or [],

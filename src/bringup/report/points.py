@@ -1,4 +1,8 @@
-"""The points as tables for other tools: one row per point, CSV flat, JSON Lines with repeats."""
+"""The points as tables for other tools: one row per point, CSV flat, JSON Lines with repeats.
+
+Besides ours, each row has the fields that readers of InferenceX's aggregates, of vLLM's results and
+of SGLang's ``benchmark.serving`` lines look for (`bringup.load.rows`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import json
 from collections.abc import Iterator
 
 from bringup.artifact import Document
+from bringup.load import rows
 from bringup.report import text
 from bringup.report.cases import DRAWN, MEASURES
 
@@ -38,7 +43,12 @@ COLUMNS = (
     "baseline",
     "against_baseline_effect",
     "against_baseline_verdict",
+    *rows.COLUMNS,
+    "power_valid",
+    "avg_total_gpu_power_w",
+    "avg_power_w",
 )
+"""Ours first, then those that InferenceX, vLLM and SGLang have for the same figures."""
 
 
 def csv(report: Document) -> str:
@@ -52,21 +62,42 @@ def csv(report: Document) -> str:
 
 
 def jsonl(report: Document) -> str:
-    """Return the points as JSON Lines: the CSV's fields, the workload, and every repeat."""
+    """Return the points as JSON Lines: flat fields under the names that others read, and ours.
+
+    Ours stand under ``gate``, ``backend`` and ``provenance``, which importers of flat rows leave
+    out, as they do the workload and the repeats.
+    """
     lines = (
-        json.dumps(row | {key: point[key] for key in ("workload", "repeats")}, ensure_ascii=False)
-        for row, point in _rows(report)
+        json.dumps(row | _nested(row, point), ensure_ascii=False) for row, point in _rows(report)
     )
     return "".join(f"{line}\n" for line in lines)
 
 
+def _nested(row: Document, point: Document) -> Document:
+    asked = ("asked", "resolved", "used", "verdict")
+    made = ("study", "engine", "engine_base", "patches", "checkpoint", "commit", "started", "ended")
+    return {
+        "gate": {
+            "passed": row["gate"] == "pass",
+            "verdict": row["gate"],
+            "void": point["void"],
+            "server_boot_ids": point["boots"],
+        },
+        "backend": {key: row[f"experts_backend_{key}"] for key in asked},
+        "provenance": {key: row[key] for key in made},
+        "workload": point["workload"],
+        "repeats": point["repeats"],
+    }
+
+
 def _rows(report: Document) -> Iterator[tuple[Document, Document]]:
+    hardware = (report["machine"] or {}).get("words")
     for experiment in report["experiments"]:
         for point in experiment["points"]:
-            yield _row(experiment, point), point
+            yield _row(experiment, point, hardware), point
 
 
-def _row(experiment: Document, point: Document) -> Document:
+def _row(experiment: Document, point: Document, hardware: str | None) -> Document:
     backend = experiment["backends"].get("experts") or {}
     against = point["against"] or {}
     return {
@@ -95,6 +126,33 @@ def _row(experiment: Document, point: Document) -> Document:
         "baseline": (experiment["baseline"] or {}).get("name"),
         "against_baseline_effect": against.get("effect"),
         "against_baseline_verdict": against.get("verdict"),
+        **rows.row(_counted(point), _about(experiment, hardware)),
+        **_power(point["energy"] or {}, len(experiment["gpus"])),
+    }
+
+
+def _counted(point: Document) -> Document:
+    """Return a point without figures, where no ranking counts them: others would rank them."""
+    return point | {"summary": {}, "repeats": []} if point["unranked"] else point
+
+
+def _about(experiment: Document, hardware: str | None) -> rows.About:
+    return rows.About(
+        hw=hardware,
+        model=experiment["checkpoint"]["source"] or experiment["checkpoint"]["name"],
+        precision=experiment["formats"].get("experts") or experiment["formats"].get("dense_mlp"),
+        flags=experiment["flags"],
+        gpus=len(experiment["gpus"]),
+    )
+
+
+def _power(energy: Document, gpus: int) -> Document:
+    """Return power under the names of InferenceX's aggregate (utils/aggregate_power.py)."""
+    power = energy.get("power_w")
+    return {
+        "power_valid": power is not None,
+        "avg_total_gpu_power_w": power,
+        "avg_power_w": power / gpus if power is not None and gpus else None,
     }
 
 
