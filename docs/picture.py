@@ -18,6 +18,7 @@ def main(report: Path, picture: Path) -> None:
     """Open ``report`` in a headless Chromium and write what it shows first to ``picture``."""
     with tempfile.TemporaryDirectory() as home, chromium.page(Path(home)) as page:
         page.show(WIDTH, HEIGHT)
+        page.command("Emulation.setScrollbarsHidden", hidden=True)
         page.open(report)
         page.picture(picture, whole=False)
 

@@ -413,7 +413,11 @@ def test_the_same_reason_for_many_is_told_once(tmp_path: Path) -> None:
             | study.head("plan/1", "refused", why),
         )
     assert sentences(told(run), "big") == [
-        "On 4 × RTX PRO 6000, all 3 experiments are refused.",
+        "On 4 × RTX PRO 6000, all 3 experiments were refused: needs 8 GPUs, this machine has 4."
+    ]
+    run.experiments.append(study.entry("d", "big", "model", "engine"))
+    assert sentences(told(run), "big") == [
+        "On 4 × RTX PRO 6000, 0 of 4 experiments are right; 3 refused and 1 without a result yet.",
         "a, b and c were refused: needs 8 GPUs, this machine has 4.",
     ]
 

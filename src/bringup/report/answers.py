@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from bringup.artifact import Document
+from bringup.artifact import STOPS, Document
 from bringup.report import wording
 
 MOST_NAMED = 3
@@ -41,6 +41,8 @@ def answer(
         machine: what it ran on, in words, where that is known.
     """
     place = f"On {machine}, " if machine else ""
+    if len(rows) > 1 and (same := _all_alike(rows)):
+        return [f"{place}{same}" if place else f"A{same[1:]}"]
     first, *others = [*_winners(rankings), _tally(rows)]
     return [
         place + first,
@@ -55,6 +57,18 @@ def answer(
     ]
 
 
+def _all_alike(rows: Sequence[Document]) -> str | None:
+    """Say what became of all experiments, where it is one thing for one reason."""
+    outcomes = {(row["status"], (row["cause"] or {}).get("message")) for row in rows}
+    if len(outcomes) > 1:
+        return None
+    ((status, message),) = outcomes
+    if status not in STOPS:
+        return None
+    reason = str(message or "no reason given").rstrip(".")
+    return f"all {len(rows)} experiments {'' if status == 'failed' else 'were '}{status}: {reason}."
+
+
 def _tally(rows: Sequence[Document]) -> str:
     """Say how many of the experiments are right, and what became of the others."""
     if len(rows) == 1:
@@ -62,9 +76,6 @@ def _tally(rows: Sequence[Document]) -> str:
     counts = Counter(row["status"] for row in rows)
     right = counts.pop("ok", 0)
     others = [f"{counts[status]} {CALLED[status]}" for status in CALLED if counts[status]]
-    if not right and len(others) == 1:
-        (status,) = counts
-        return f"all {len(rows)} experiments are {CALLED[status]}."
     rest = f"; {wording.listed(others)}" if others else ""
     return f"{right} of {len(rows)} experiments {'is' if right == 1 else 'are'} right{rest}."
 
