@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
 
-from bringup import artifact, words
+from bringup import words
 
 TIMES = Path(".snakemake/times.json")
 """Where it is remembered how long jobs took, below the working directory."""
@@ -25,6 +25,9 @@ MOST_NAMED = 6
 """Experiments named on one line of a dry run, and files named as a reason."""
 
 LONGEST_REASON = 160
+
+MOST_OLD_LINES = 1000
+"""Lines about earlier runs of the same jobs, from which on the file of times is written anew."""
 
 FOLLOWS = "because of the above"
 """The reason of a job that only another one makes run."""
@@ -76,35 +79,46 @@ class Job:
 
 
 class Times:
-    """How long jobs took: rule → first output → seconds, of the last time that each one ran."""
+    """How long jobs took, the last time that each one ran: a file of ``[rule, output, seconds]``.
+
+    A line is added for each job that ends, so that many thousands cost no more than a few.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._of: dict[str, dict[str, float]] = defaultdict(dict)
         try:
-            for rule, taken in artifact.read(path).items():
-                self._of[rule] = {output: float(taken[output]) for output in taken}
-        except (OSError, ValueError, TypeError, AttributeError):
-            self._of.clear()  # there is none yet, or it is broken: nothing is known
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []  # there is none yet
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):  # a line that is broken tells nothing
+                rule, output, seconds = json.loads(line)
+                self._of[str(rule)][str(output)] = float(seconds)
+        if len(lines) > 2 * sum(map(len, self._of.values())) + MOST_OLD_LINES:
+            told = [(r, o, s) for r, taken in self._of.items() for o, s in taken.items()]
+            self._write("w", told)
 
     def of(self, job: Job) -> float | None:
         """Return the seconds that a job took last time."""
         return self._of[job.rule].get(job.output)
 
-    def by_output(self) -> dict[str, float]:
-        """Return the seconds of each job by its first output."""
-        return {output: took for of_rule in self._of.values() for output, took in of_rule.items()}
-
     def usual(self, rule: str) -> float | None:
         """Return the mean over all jobs of a rule; None if none has run."""
         taken = self._of[rule]
-        return mean(taken.values()) if taken else None
+        return math.fsum(taken.values()) / len(taken) if taken else None
 
     def remember(self, job: Job, seconds: float) -> None:
         """Note how long a job took, for this run and the next."""
-        self._of[job.rule][job.output] = round(seconds, 1)
+        self._of[job.rule][job.output] = seconds
+        self._write("a", [(job.rule, job.output, seconds)])
+
+    def _write(self, mode: str, told: Iterable[tuple[str, str, float]]) -> None:
         with contextlib.suppress(OSError):  # a full disk is for the jobs to tell
-            artifact.write_text(self._path, json.dumps(self._of, indent=1, sort_keys=True) + "\n")
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open(mode, encoding="utf-8") as file:
+                for rule, output, seconds in told:
+                    file.write(json.dumps([rule, output, round(seconds, 1)]) + "\n")
 
 
 @dataclass

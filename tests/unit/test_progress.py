@@ -24,7 +24,7 @@ AGAIN = job("point_again", experiment="bf16", concurrency="8", boot="2")
 
 @pytest.fixture
 def times(tmp_path: Path) -> Times:
-    return Times(tmp_path / "times.json")
+    return Times(tmp_path / "times.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_a_job_is_called_by_what_it_is_about(about: Job, name: str) -> None:
 
 
 def test_a_run_tells_what_runs_how_long_it_took_and_what_is_left(tmp_path: Path) -> None:
-    first = Progress(Times(tmp_path / "times.json"))
+    first = Progress(Times(tmp_path / "times.jsonl"))
     assert first.planned({"probe": 1, "point": 2, "report": 1}) == "4 jobs to do"
     assert first.started(1, POINT, 100.0) == "bf16: point C = 8 (for the first time)"
     assert first.finished(1, 135.2) == (
         "bf16: point C = 8 done in 35 s; 3 jobs left, at least 35 s of work"
     )
 
-    second = Progress(Times(tmp_path / "times.json"))
+    second = Progress(Times(tmp_path / "times.jsonl"))
     assert second.planned({"point": 2}) == "2 jobs to do, about 1 min of work"
     assert second.started(7, POINT, 0.0) == "bf16: point C = 8 (35 s last time)"
     assert second.finished(7, 130.0) == (
@@ -76,15 +76,25 @@ def test_the_end_of_a_job_that_nobody_saw_start_is_not_told(times: Times) -> Non
     assert Progress(times).finished(9, 1.0) is None
 
 
-@pytest.mark.parametrize("broken", ["not json", "[]", '{"point": 3}', '{"point": {"x": "y"}}'])
+@pytest.mark.parametrize("broken", ["not json", "[]", "3", '{"point": 3}', '["a", "b", "c"]'])
 def test_broken_times_are_no_times(tmp_path: Path, broken: str) -> None:
-    (tmp_path / "times.json").write_text(broken)
-    assert Times(tmp_path / "times.json").of(POINT) is None
+    (tmp_path / "times.jsonl").write_text(broken)
+    assert Times(tmp_path / "times.jsonl").of(POINT) is None
+
+
+def test_many_runs_leave_a_small_file(tmp_path: Path) -> None:
+    path = tmp_path / "times.jsonl"
+    for seconds in range(3):
+        times = Times(path)
+        for _ in range(600):
+            times.remember(POINT, float(seconds))
+    assert Times(path).of(POINT) == 2.0
+    assert len(path.read_text().splitlines()) <= 1002
 
 
 def test_times_that_cannot_be_written_are_kept_for_this_run(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("in the way")
-    times = Times(tmp_path / "folder" / "times.json")
+    times = Times(tmp_path / "folder" / "times.jsonl")
     times.remember(POINT, 3.0)
     assert times.of(POINT) == 3.0
 
