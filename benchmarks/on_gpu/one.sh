@@ -48,4 +48,3 @@ step rows $timed_s python $here/rows.py results rows --order $here/order.yaml \
   --keep-traces rows-fp8-linear--deep_gemm rows-int4--cutlass rows-mixed--auto
 step timed 10 snakemake --cores all --keep-going results/report.md --config study=timed
 test -f results/report.md || step report 2 python -m bringup.report
-test "$(left 0)" -gt 130 && step more 12 snakemake --cores all --keep-going results/report.md
