@@ -18,9 +18,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import yaml
-
-from bringup import artifact, command, probes, session
+from bringup import artifact, command, config, probes, session
 from bringup.config import SUITES
 from bringup.endpoint import Endpoint, NoReplyError
 from bringup.load import point
@@ -59,7 +57,8 @@ def main() -> None:
     folder = given.results / "experiments" / given.experiment
     plan, weights = (artifact.read(folder / f"{name}.json") for name in ("plan", "weights"))
     build = artifact.read(given.results / "engines" / plan["engine"] / "engine.json")
-    sweep = yaml.safe_load(given.config.read_text())["defaults"]["sweep"]
+    entry = config.load(given.config, backends=lambda _: []).experiments[given.experiment]
+    sweep = entry["sweep"]
     by_hand = folder.parent / f"{given.experiment}.by-hand"
     by_hand.mkdir(exist_ok=True)
     script = by_hand / "serve.sh"
