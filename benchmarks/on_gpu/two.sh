@@ -40,7 +40,7 @@ step plans 200 snakemake --cores all --keep-going $weights $plans
 step memory 200 python $here/memory.py results memory fit fit-moe fit-8b fit-moe-fp8 --deadline-s 90
 
 # One after the other on one GPU; the same by hand on the other.
-step serial 150 snakemake --cores all --resources gpu=1 $(points one--triton two--marlin) &
+step serial 150 snakemake --cores all $(points one--triton two--marlin) --resources gpu=1 &
 serial=$!
 step by-hand 150 python $here/by_hand.py results one--triton "$logs/by-hand.json" --gpu "${gpus[-1]}"
 wait $serial
