@@ -34,38 +34,48 @@ points() { for each in "$@"; do echo "results/experiments/$each/points/c16.json"
 python $here/shapes.py shapes > "$logs/shapes.log"
 gpus=($(nvidia-smi --query-gpu=uuid --format=csv,noheader))
 weights=$(printf 'results/experiments/%s/weights.json ' one--triton two--marlin both)
-plans=$(printf 'results/experiments/%s/plan.json ' fit fit-moe fit-moe-fp8 fit-8b)
-step plans 200 snakemake --cores all --keep-going $weights $plans
+plans=$(printf 'results/experiments/%s/plan.json ' fit fit-moe fit-moe-fp8)
+step plans 250 snakemake --cores all --keep-going $weights $plans
 
-step memory 200 python $here/memory.py results memory fit fit-moe fit-8b fit-moe-fp8 --deadline-s 90
+step memory 260 python $here/memory.py results memory fit fit-moe fit-moe-fp8 --deadline-s 80
 
-# One after the other on one GPU; the same by hand on the other.
-step serial 150 snakemake --cores all $(points one--triton two--marlin) --resources gpu=1 &
+# One server over both; it also pays for what only a machine's first start costs.
+step both 190 snakemake --cores all $(points both) results/experiments/both/kernels.json
+
+# One after the other on one GPU, the first one's idle server in the way of the second: the other
+# GPU is taken.  There, the same by hand.
+CUDA_VISIBLE_DEVICES="${gpus[-1]}" ../engine/bin/python -c "
+import time, torch
+held = torch.empty(10 << 30, dtype=torch.uint8, device='cuda')
+time.sleep(600)" &
+taken=$!
+step serial 120 snakemake --cores all $(points one--triton two--marlin) --resources gpu=1 &
 serial=$!
-step by-hand 150 python $here/by_hand.py results one--triton "$logs/by-hand.json" --gpu "${gpus[-1]}"
+step by-hand 120 python $here/by_hand.py results one--triton "$logs/by-hand.json" --gpu "${gpus[-1]}"
 wait $serial
-mkdir -p serial/experiments && cp -a results/experiments/{one--triton,two--marlin} serial/experiments/
+kill $taken
+mkdir -p serial/experiments
+cp -a results/experiments/{one--triton,two--marlin} serial/experiments/
 tar -cJf "$out/serial.tar.xz" --exclude='*.jsonl' serial
 
-# At once; then one over both, before which the idle servers go.
+# At once.
 rm -r results/experiments/{one--triton,two--marlin}/{server.json,probe.json,points}
-step parallel 100 snakemake --cores all $(points one--triton two--marlin both) \
-  results/experiments/both/kernels.json
-step report 80 snakemake --cores all results/report.md --config study=pair
+step parallel 70 snakemake --cores all $(points one--triton two--marlin)
+step report 60 snakemake --cores all results/report.md --config study=pair
 
 # From an edit to a new report, in two copies of the project at once.
 for name in level patch; do cp -a ../project "../$name"; done
 level() {
   cd ../level
   sed -i 's/sweep: {concurrency: \[16\]}  # edited/sweep: {concurrency: [8, 16]}  # edited/' config/experiments.yaml
-  PYTHONPATH=$PWD/src step level 10 snakemake --cores all results/report.md --config study=pair
+  PYTHONPATH=$PWD/src step level 4 snakemake --cores all results/report.md --config study=pair
   sed -i 's/backend: \[triton\]}  # edited/backend: [triton, auto]}  # edited/' config/experiments.yaml
-  PYTHONPATH=$PWD/src step backend 10 snakemake --cores all results/report.md --config study=pair
+  PYTHONPATH=$PWD/src step backend 4 snakemake --cores all results/report.md --config study=pair
 }
 patched() {
   cd ../patch
   sed -i 's|other: {python: ../engine/bin/python}|other: {python: ../engine/bin/python, patches: [{file: config/patches/announce.patch}]}|' config/experiments.yaml
-  PYTHONPATH=$PWD/src step patch 10 snakemake --cores all results/report.md --config study=pair
+  PYTHONPATH=$PWD/src step patch 4 snakemake --cores all results/report.md --config study=pair
 }
 level &
 one=$!

@@ -266,7 +266,7 @@ def evicted(two: Path) -> list[str]:
     return [
         name
         for name in ("one--triton", "two--marlin")
-        for log in [two / f"results-project/results/experiments/{name}/server.log"]
+        for log in [two / f"serial/serial/experiments/{name}/server.log"]
         if log.is_file() and "ended (stopped)" in log.read_text(errors="replace")
     ]
 
