@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from bringup import hardware, paths
@@ -30,6 +31,8 @@ CLOCKS_S = 2.0
 
 MEMORY_SHARE = 0.95
 """Share of a node's memory that is asked for when all of it is meant; the system has the rest."""
+
+SHARED_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "glusterfs")
 
 WORDS = ("partition", "constraint", "gpu_model", "account", "qos", "reservation")
 """What a kind may tell the scheduler, in the scheduler's own words."""
@@ -146,6 +149,23 @@ def refusal(choice: Kind | str) -> str | None:
     return choice if isinstance(choice, str) else None
 
 
+def torn(engines: Mapping[str, str], choices: Mapping[str, Kind | str]) -> str | None:
+    """Say which engine experiments on nodes with and without GPUs would share, or None.
+
+    Args:
+        engines: by experiment, the name of its engine: it is built either for GPUs or for the CPU.
+        choices: by experiment, what `Cluster.choose` answered.
+    """
+    sides: dict[str, set[bool]] = {}
+    for experiment, choice in choices.items():
+        if not isinstance(choice, str):
+            sides.setdefault(engines[experiment], set()).add(bool(choice.hardware["gpus"]))
+    both = [engine for engine, found in sides.items() if len(found) > 1]
+    if not both:
+        return None
+    return f"engines.{both[0]}: used on nodes with and without GPUs; give each side one of its own"
+
+
 def minutes(*estimates_s: float) -> int:
     """Return the time limit, in minutes, of work that is estimated to take these seconds.
 
@@ -169,6 +189,21 @@ def strangeness(kind: Kind, found: Document, gpus: int) -> str | None:
     if gpus and strangers:
         return f"it has {strangers[0]}; the table of nodes says otherwise of {kind.name}"
     return None
+
+
+def shared(folder: Path, partitions: Iterable[Any] | None = None) -> str | None:
+    """Say that other nodes see what is in ``folder``, which is for one node's own; or None.
+
+    Args:
+        folder: where running processes have their locks and sockets.
+        partitions: what is mounted, as `psutil.disk_partitions` tells it.
+    """
+    mounted = psutil.disk_partitions(all=True) if partitions is None else partitions
+    below = [each for each in mounted if folder.absolute().is_relative_to(each.mountpoint)]
+    kind = max(below, key=lambda each: len(each.mountpoint)).fstype if below else ""
+    if not kind.startswith(SHARED_FILE_SYSTEMS):
+        return None
+    return f"{folder} is for this node alone, but lies on {kind}; set BRINGUP_RUN to a local folder"
 
 
 def late(sent: float, *, now: float | None = None) -> str | None:

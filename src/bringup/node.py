@@ -15,10 +15,11 @@ from pathlib import Path
 import yaml
 
 from bringup import cluster, hardware
+from bringup.resident.home import run_folder
 
 
 def main() -> int:
-    """Look at the clock and at the GPUs."""
+    """Look at the clock, at where locks would lie, and at the GPUs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", required=True)
     parser.add_argument("--gpus", type=int, required=True)
@@ -31,8 +32,10 @@ def main() -> int:
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         print(f"{given.nodes[0]}: {error}", file=sys.stderr)
         return 2
-    complaint = cluster.late(given.sent) or cluster.strangeness(
-        kind, hardware.fingerprint(), given.gpus
+    complaint = (
+        cluster.late(given.sent)
+        or cluster.shared(run_folder())
+        or cluster.strangeness(kind, hardware.fingerprint(), given.gpus)
     )
     if complaint:
         print(f"node {socket.gethostname()}: {complaint}", file=sys.stderr)

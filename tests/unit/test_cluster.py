@@ -2,6 +2,8 @@
 
 import os
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +55,15 @@ def test_no_kind_will_do_and_each_says_why(nodes):
     why = cluster.refusal(nodes.choose({"gpus": 16}, 16))
     assert "nodes a100: needs 16 GPUs; this machine has 4 × A100" in why
     assert "nodes cpu: needs 16 GPUs; this machine has none" in why
+
+
+def test_one_engine_is_not_for_gpus_and_for_the_cpu(nodes):
+    gpu, cpu = nodes.kinds["h100"], nodes.kinds["cpu"]
+    assert (
+        cluster.torn({"a": "x", "b": "y", "c": "x"}, {"a": gpu, "b": cpu, "c": "why not"}) is None
+    )
+    said = cluster.torn({"a": "x", "b": "x"}, {"a": gpu, "b": cpu})
+    assert said.startswith("engines.x: used on nodes with and without GPUs")
 
 
 def test_what_is_asked_for_is_the_share_of_a_node_that_goes_with_the_gpus(nodes):
@@ -126,6 +137,19 @@ def gpus(count, name="NVIDIA H100 80GB HBM3", capability="9.0", memory=79.6):
 def test_a_node_that_is_not_what_the_table_says(nodes, found, complaint):
     said = cluster.strangeness(nodes.kinds["h100"], found, 2)
     assert (complaint in said) if complaint else said is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [("/tmp/run", None), ("/scratch/me/run", "lustre"), ("/home/me", "nfs4"), ("/home2/me", None)],
+)
+def test_locks_lie_on_a_disk_of_the_node(folder, kind):
+    mounted = [
+        SimpleNamespace(mountpoint=place, fstype=fstype)
+        for place, fstype in (("/", "ext4"), ("/scratch", "lustre"), ("/home", "nfs4"))
+    ]
+    said = cluster.shared(Path(folder), mounted)
+    assert f"lies on {kind}; set BRINGUP_RUN to a local folder" in said if kind else said is None
 
 
 def test_clocks(tmp_path):

@@ -568,6 +568,13 @@ def test_results_of_two_machines_are_told_apart(tmp_path: Path) -> None:
     assert "7 experiments ran on GPUs that this machine does not have" in said
 
 
+def test_nodes_of_a_cluster_are_one_machine(tmp_path: Path) -> None:
+    run = study.write(tmp_path)
+    kind = study.HARDWARE | {"gpus": [gpu | {"uuid": None} for gpu in study.HARDWARE["gpus"]]}
+    (tmp_path / "hardware.json").write_text(json.dumps(kind))
+    assert "mixed-machines" not in notices(told(run))
+
+
 def test_a_skip_names_the_cause_of_the_engine_or_checkpoint(tmp_path: Path) -> None:
     run = study.Run(tmp_path)
     run.add("hardware.json", study.HARDWARE)

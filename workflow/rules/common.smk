@@ -66,6 +66,10 @@ KINDS = {
     if NODES
 }
 
+ENGINES = {name: entry["engine"] for name, entry in CONFIG.experiments.items()}
+if complaint := cluster.torn(ENGINES, KINDS):
+    sys.exit(f"{CONFIG_FILE}: {complaint}")
+
 # The screen: experiments whose `requires` this machine can't meet. They get a plan that says so,
 # and what only they need (metadata, engines, readings) is not even asked for.
 SCREENED = {
@@ -230,6 +234,13 @@ def users_of(wildcards):
     same = {key: value for key, value in wildcards.items() if key in ("checkpoint", "engine")}
     every = [CONFIG.experiments[name] for name in RUNNABLE]
     return [entry for entry in every if same.items() <= entry.items()] or every
+
+
+def for_cuda(wildcards):
+    """Params function: whether an engine is built for GPUs, as where its first user runs."""
+    if NODES:
+        return bool(KINDS[users_of(wildcards)[0]["name"]].hardware["gpus"])
+    return bool(HOST["gpus"])
 
 
 def on_shared_node(seconds):

@@ -13,6 +13,6 @@ rule engine:
     params:
         code=code("engine"),
         entry=lambda wildcards: CONFIG.engines[wildcards.engine],
-        cuda=bool(HOST["gpus"]),
+        cuda=for_cuda,
     script:
         "../scripts/engine.py"

@@ -96,7 +96,8 @@ def _case(entry: Document, artefacts: Artefacts) -> Case:
 
 def _is_foreign(server: Document, hardware: Document | None) -> bool:
     here = {gpu.get("uuid") for gpu in (hardware or {}).get("gpus") or []}
-    return hardware is not None and bool(set(server.get("gpus") or []) - here)
+    told = hardware is not None and None not in here  # nodes of a cluster are known by their kind
+    return told and bool(set(server.get("gpus") or []) - here)
 
 
 def _outcome(
