@@ -12,7 +12,7 @@ import pytest
 from scripted_server import Answer, ScriptedServer, chat
 
 from bringup import artifact, probes
-from bringup.load import definitions, records
+from bringup.load import definitions, records, summary
 from bringup.load.clients import arguments
 from bringup.load.point import Gate, Target, measure
 from bringup.load.records import Record
@@ -261,6 +261,36 @@ def test_a_point_of_a_good_server(tmp_path: Path) -> None:
     assert len(client.runs) == 4  # a warm-up and three repeats
     assert len({run.seed for run in client.runs}) == 4
     assert {repeat["boot"] for repeat in document["repeats"]} == {"boot-1"}
+
+
+def test_acceptance_is_how_far_the_counters_moved_in_the_repeat() -> None:
+    """Over the server's life it may be another: 300 tokens came of 100 steps in this repeat."""
+    log = {"accept_len": 2.5, "decode_tok_s": None, "graph": "all", "running_max": 2}
+    counters = {"generation_tokens": 300.0, "verify_calls": 100.0}
+    moved, logged, none = (
+        {"counters": counters, "server": log},
+        {"counters": {"generation_tokens": 300.0}, "server": log},
+        {"counters": None, "server": None},
+    )
+    assert [summary.accept_len(each) for each in (moved, logged, none)] == [3.0, 2.5, None]
+    served = summary.served([moved, moved, none])
+    assert served is not None and served["accept_len"] == 3.0
+
+
+def test_counters_are_kept_as_what_they_moved_by(tmp_path: Path) -> None:
+    asked = 0
+
+    def counting(path: str, body: dict[str, Any]) -> Answer:
+        nonlocal asked
+        if path != "/metrics":
+            return right_answers(path, body)
+        asked += 1
+        total = "sglang:generation_tokens_total"
+        return Answer(f'{total}{{a="1"}} {1000.0 * asked}\n{total}{{a="2"}} 500.0\n')
+
+    document, _, _ = point(tmp_path, counting)
+    assert [each["counters"] for each in document["repeats"]] == [{"generation_tokens": 1000.0}] * 3
+    assert document["repeats"][0]["void"] == []  # 20 requests of 50 tokens
 
 
 def test_the_cache_is_flushed_before_each_repeat(tmp_path: Path) -> None:

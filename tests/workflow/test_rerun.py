@@ -279,3 +279,33 @@ def test_boots_take_turns_and_each_server_is_loaded_once(tmp_path):
     first = loads[0][0]
     second = "two" if first == "one" else "one"
     assert loads == [(first, 1), (second, 1), *((x, n) for n in (2, 3) for x in ("one", "two"))]
+
+
+BROKEN = {
+    "prompts with broken lines": (
+        "prompts: config/p.jsonl",
+        ["config/p.jsonl:2: no JSON", 'config/p.jsonl:3: has neither "prompt"', "right: a text, "],
+    ),
+    "no such file": ("prompts: config/q.jsonl", ["config/q.jsonl: No such file or directory"]),
+    "a client that can't": (
+        "client: sglang, rate: 2",
+        ["experiments.one.sweep: client sglang sends closed loops of random tokens only"],
+    ),
+    "a limit on nothing": (
+        "limits: {ttft: 1}",
+        ["experiments.one.sweep.limits: 'ttft' can't be a name here; right: a latency in points"],
+    ),
+    "a rate of nothing": ("rate: 0", ["experiments.one.sweep.rate: 0 is not right"]),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_can_not_be_sent_is_said_before_anything_runs(copy, name):
+    setting, said = BROKEN[name]
+    (copy.home / "config/p.jsonl").write_text('{"prompt": "Why?"}\n{"prompt":\n{"question": 1}\n')
+    copy.edit("config/experiments.yaml", "[1, 8], input", f"[1, 8], {setting}, input")
+    done = copy.snakemake("--dry-run", "results/report.md")
+    assert done.returncode == 1
+    told = done.stderr + done.stdout
+    assert all(line in told for line in said), told
+    assert "Traceback" not in told

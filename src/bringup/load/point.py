@@ -35,6 +35,7 @@ COUNTERS = {
     "prompt_tokens": "sglang:prompt_tokens_total",
     "cached_tokens": "sglang:cached_tokens_total",
     "retracted": "sglang:num_retracted_requests_total",
+    "verify_calls": "sglang:spec_verify_calls_total",
 }
 """Our name → the server's counter in /metrics (SGLang 0.5.13 to 0.5.23)."""
 

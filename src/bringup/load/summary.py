@@ -46,7 +46,7 @@ def served(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not seen:
         return None
     speeds = [each["decode_tok_s"] for each in seen if each["decode_tok_s"]]
-    accepted = [each["accept_len"] for each in seen if each["accept_len"]]
+    accepted = [length for each in repeats if (length := accept_len(each))]
     graphs = {each["graph"] for each in seen}
     return {
         "decode_tok_s": stats.median(speeds) if speeds else None,
@@ -54,3 +54,17 @@ def served(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "running_max": max((s["running_max"] for s in seen if s["running_max"]), default=None),
         "accept_len": stats.median(accepted) if accepted else None,
     }
+
+
+def accept_len(repeat: Mapping[str, Any]) -> float | None:
+    """Return the output tokens of each step of speculative decoding in one repeat.
+
+    From how far the server's counters moved meanwhile (tokens / verifications, as SGLang 0.5.23
+    reckons it for a request, managers/tokenizer_manager.py), else from the lines of its log in that
+    window; its own figure is over the server's whole life.  None without speculation.
+    """
+    counters = repeat.get("counters") or {}
+    if counters.get("verify_calls"):
+        return round(float(counters["generation_tokens"] / counters["verify_calls"]), 3)
+    length: float | None = (repeat.get("server") or {}).get("accept_len")
+    return length
