@@ -21,6 +21,7 @@ LEFT_OUT = frozenset(
     {
         LogEvent.WORKFLOW_STARTED,
         LogEvent.RESOURCES_INFO,
+        LogEvent.GROUP_INFO,
         LogEvent.JOB_STARTED,
         LogEvent.PROGRESS,
         LogEvent.SHELLCMD,
