@@ -18,6 +18,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import yaml
+
 from bringup import artifact, command, config, probes, session
 from bringup.config import SUITES
 from bringup.endpoint import Endpoint, NoReplyError
@@ -57,8 +59,10 @@ def main() -> None:
     folder = given.results / "experiments" / given.experiment
     plan, weights = (artifact.read(folder / f"{name}.json") for name in ("plan", "weights"))
     build = artifact.read(given.results / "engines" / plan["engine"] / "engine.json")
-    entry = config.load(given.config, backends=lambda _: []).experiments[given.experiment]
-    sweep = entry["sweep"]
+    checkpoints = yaml.safe_load(given.config.read_text())["checkpoints"].values()
+    made = [each["path"] for each in checkpoints if "path" in each]  # needn't all be there
+    whole = config.load(given.config, backends=lambda _: [], made=made)
+    sweep = whole.experiments[given.experiment]["sweep"]
     by_hand = folder.parent / f"{given.experiment}.by-hand"
     by_hand.mkdir(exist_ok=True)
     script = by_hand / "serve.sh"

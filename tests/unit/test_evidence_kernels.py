@@ -97,6 +97,20 @@ def test_fp8_with_cutlass_asked_really_ran_cutlass_and_its_linears_triton() -> N
     assert shares(document)["dense"] == pytest.approx(1078.6 / 4836.1, abs=2e-4)
 
 
+def test_deep_gemm_for_experts_is_not_taken_for_that_of_linear_layers() -> None:
+    """Both are one kernel; what tells them apart is its GemmType (2: masked groups)."""
+    document = recorded(
+        "h200-0.5.16-fp8-deep_gemm",
+        server(moe_runner_backend="deep_gemm", fp8_gemm_backend="triton"),
+    )
+    assert verdicts(document)["experts"] == ("deep_gemm", "confirmed")
+    assert verdicts(document)["dense"] == ("triton", "confirmed")
+    linear = "void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 1u, (deep_gemm::GemmType)0, x>()"
+    grouped = linear.replace("GemmType)0", "GemmType)1")
+    trace = Trace(kernels={linear: Tally(1, 2.0), grouped: Tally(1, 1.0)})
+    assert [kernel.module for kernel in classified(trace)] == ["dense", "experts"]
+
+
 def test_bf16_with_triton() -> None:
     document = recorded("h200-0.5.16-bf16-triton", server(moe_runner_backend="triton_kernel"))
     assert verdicts(document)["experts"] == ("triton", "fell-back"), "another Triton kernel"
@@ -105,7 +119,9 @@ def test_bf16_with_triton() -> None:
     assert "23 % experts (Triton, tensor cores)" in document["sentence"]
 
 
-@pytest.mark.parametrize("name", ["bf16-triton", "fp8-cutlass", "int4-marlin", "nvfp4-marlin"])
+@pytest.mark.parametrize(
+    "name", ["bf16-triton", "fp8-cutlass", "fp8-deep_gemm", "int4-marlin", "nvfp4-marlin"]
+)
 def test_nothing_of_a_recorded_decode_step_is_unexplained(name: str) -> None:
     assert recorded(f"h200-0.5.16-{name}", server())["unexplained_share"] == 0
 
