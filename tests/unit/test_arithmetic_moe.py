@@ -242,8 +242,8 @@ def test_lessons_are_in_the_wording_of_the_suites() -> None:
         }
         for kind in ("copying", "counting", "finding")
     }
-    for suite, kind in (("copying", "copying"), ("counting", "counting"), ("needle", "finding")):
+    for suite in ("copying", "counting", "needle", "short"):
         document = yaml.safe_load((SUITES / f"{suite}.yaml").read_text(encoding="utf-8"))
         for item in document["items"]:
             asked = re.sub(r"\d+", "N", item["prompt"]).partition("nothing else: ")[0]
-            assert asked in wordings[kind]
+            assert any(asked in known for known in wordings.values()), item["id"]

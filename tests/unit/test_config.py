@@ -129,6 +129,9 @@ def test_a_study_narrows_the_config(tmp_path):
         # references
         ("    baseline: tow", "15: experiments.one.baseline: there is no experiment 'tow'"),
         ("    baseline: one", "15: experiments.one.baseline: is the experiment itself"),
+        ("    reference: tow", "15: experiments.one.reference: there is no experiment 'tow'"),
+        ("    reference: one", "15: experiments.one.reference: is the experiment itself"),
+        ("    reference: no/such.json", "15: experiments.one.reference: no file no/such.json"),
         ("    draft: bg", "15: experiments.one.draft: there is no checkpoint 'bg'; did you mean"),
         # numbers
         ("    sweep: {concurrency: [1, 0]}", "15: experiments.one.sweep.concurrency.1: 0 is not"),

@@ -85,26 +85,43 @@ def test_what_the_programs_print_is_what_they_print() -> None:
 
 
 def test_counting_answers_are_right_when_counted_again() -> None:
-    answers = {each.id: each.answer for each in probes.load(["counting"], SUITES)}
+    answers = {
+        each.id: each.answer
+        for each in probes.load(["counting", "short"], SUITES)
+        if each.id.startswith("count-")
+    }
     counted = {
         "count-to-40": range(1, 41),
         "count-to-150": range(1, 151),
         "count-down-from-60": range(60, 0, -1),
         "count-by-seven": range(7, 351, 7),
+        "count-to-20": range(1, 21),
+        "count-down-from-20": range(20, 0, -1),
+        "count-by-twelve": range(12, 241, 12),
     }
     assert answers == {id: ", ".join(map(str, numbers)) for id, numbers in counted.items()}
 
 
 def test_copying_asks_for_what_it_expects() -> None:
-    for each in probes.load(["copying"], SUITES):
+    copying = [
+        each
+        for each in probes.load(["copying", "short"], SUITES)
+        if each.prompt.startswith("Copy the following text exactly")
+    ]
+    assert len(copying) == 3 + 3
+    for each in copying:
         assert each.prompt.endswith(f"write nothing else: {each.answer}")
 
 
 def test_needles_stand_in_the_haystack() -> None:
-    for each in probes.load(["needle"], SUITES):
-        asked = re.search(r"kg does record (\d+) have", each.prompt)
-        assert asked
-        record = re.findall(rf"^Record {asked[1]}: .* weight (\d+) kg\.$", each.prompt, re.M)
+    needles = [
+        each for each in probes.load(["needle", "short"], SUITES) if "Record 1:" in each.prompt
+    ]
+    assert len(needles) == 6 + 3
+    for each in needles:
+        (number,) = re.findall(r"record (\d+)", each.prompt)
+        (field,) = re.findall(r"weight|shelf|box", each.prompt.rpartition("\n")[2])
+        record = re.findall(rf"^Record {number}: .*{field} (\d+)", each.prompt, re.M)
         assert record == [each.answer], each.id
 
 
@@ -115,10 +132,29 @@ def test_repeated_questions_are_asked_as_often_as_they_say() -> None:
 
 
 def test_a_question_longer_than_the_context_is_named() -> None:
-    questions = probes.load(["needle"], SUITES)
-    probes.check_context(questions, 32768)
-    with pytest.raises(probes.SuiteError, match=r"400-records-start needs about \d+ tokens"):
-        probes.check_context(questions, 4096)
+    name, needed = probes.longest(probes.load(["arithmetic", "needle"], SUITES))
+    assert name == "suite needle: 400-records-start"
+    assert 4096 < needed < 32768
+    assert probes.beyond_context(name, needed, 32768) is None
+    assert probes.beyond_context(name, needed, None) is None
+    said = probes.beyond_context(name, needed, 4096)
+    assert said and said.startswith("suite needle: 400-records-start needs about")
+    assert "context has 4096" in said
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({"max_position_embeddings": 4096}, 4096),
+        ({"text_config": {"max_position_embeddings": 131072}}, 131072),
+        ({}, None),
+        ({"max_position_embeddings": "many"}, None),
+    ],
+)
+def test_the_models_context_is_what_its_config_says(
+    config: dict[str, Any], context: int | None
+) -> None:
+    assert probes.context_of(config) == context
 
 
 def test_short_takes_turns_between_suites() -> None:

@@ -126,6 +126,13 @@ EDITS = {
         {f"experiments/one/points/c{level}.boot{boot}.json" for level in (1, 8) for boot in (2, 3)}
         | REPORT,
     ),
+    "reference": (
+        "    engine: patched\n    sweep",
+        "    engine: patched\n    reference: one\n    sweep",
+        {f"experiments/{name}/predictions.json" for name in ("one", "two")}
+        | {"experiments/two/reference.json"}
+        | REPORT,
+    ),
     "limits": ("[1, 8], input", "[1, 8], limits: {ttft_ms_p99: 500}, input", REPORT),
     "prompts": ("[1, 8], input", "[1, 8], prompts: chat, input", points("one", 1, 8) | REPORT),
     "repeats of all": (

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from bringup import artifact, asked, cluster, hardware, imports, plan, probes, routing
-from bringup.config import SUITES, ConfigError, load, suite_file
+from bringup.config import SUITES, ConfigError, is_recorded, load, suite_file
 from bringup.load import clients, prompts
 
 CONFIG_FILE = Path("config/experiments.yaml")
@@ -47,8 +47,10 @@ try:
     HARDWARE = planned_for(CONFIG.hardware)
     HOST = hardware.fingerprint() if CONFIG.hardware else HARDWARE  # what engines are built on
     settings = [entry["probes"] for entry in CONFIG.experiments.values()]
-    for names in dict.fromkeys(tuple(each["suites"]) for each in settings):
-        probes.load(names, SUITES)
+    LONGEST = {
+        names: probes.longest(probes.load(names, SUITES))
+        for names in dict.fromkeys(tuple(each["suites"]) for each in settings)
+    }
     for shares in dict.fromkeys((each["pass_share"], each["degraded_share"]) for each in settings):
         probes.Thresholds(*shares)
     for name, entry in CONFIG.experiments.items():
@@ -304,6 +306,12 @@ def engine_files(wildcards):
     return [patch["file"] for patch in patches if "file" in patch]
 
 
+def longest_question(wildcards):
+    """Params function: which of an experiment's questions needs most tokens, and how many."""
+    suites = CONFIG.experiments[wildcards.experiment]["probes"]["suites"]
+    return list(LONGEST[tuple(suites)])
+
+
 def suites(wildcards):
     """Input function: the question files of an experiment."""
     names = CONFIG.experiments[wildcards.experiment]["probes"]["suites"]
@@ -330,6 +338,17 @@ def profiled(name):
     return bool(CONFIG.experiments[name]["kernels"])
 
 
+def predictions_of(reference):
+    return (
+        reference if is_recorded(reference) else f"results/experiments/{reference}/predictions.json"
+    )
+
+
+def reference_file(wildcards):
+    """Input function: the predictions that an experiment's are held against."""
+    return predictions_of(CONFIG.experiments[wildcards.experiment]["reference"])
+
+
 def documents_of(name):
     """Every document that the report reads about an experiment; what was screened has a plan only."""
     folder = f"results/experiments/{name}"
@@ -343,6 +362,7 @@ def documents_of(name):
         f"results/readings/{entry['checkpoint']}--{entry['engine']}.json",
         *(f"{folder}/{stage}.json" for stage in ("plan", "weights", "server", "probe")),
         *points_of(name),
+        *([f"{folder}/reference.json"] if "reference" in entry else []),
         *([f"{folder}/kernels.json"] if profiled(name) else []),
     ]
 

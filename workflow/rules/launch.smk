@@ -22,5 +22,6 @@ rule launch:
     params:
         code=code("launch"),
         described=bool(CONFIG.hardware),
+        longest=longest_question,
     script:
         "../scripts/launch.py"

@@ -12,6 +12,7 @@ from bringup import (
     made,
     paths,
     plan,
+    probes,
     serving,
     session,
 )
@@ -31,6 +32,11 @@ def main(snakemake, log):
     if snakemake.params.described:
         raise OSError("`hardware:` in the config describes another machine; ask for plans only")
     model, draft = weights["snapshot"], weights.get("draft")
+    if reason := too_long(snakemake.params.longest, planned, weights):
+        refused = artifact.document(evidence.SCHEMA, "refused", reason, experiment=experiment)
+        artifact.write_text(snakemake.output.script, command.refusal(reason))
+        artifact.write(snakemake.output.server, refused)
+        return
     build = artifact.read(snakemake.input.engine)
     started = made.now()
     foreign = plan.foreign_environment(os.environ)
@@ -81,6 +87,16 @@ def main(snakemake, log):
     )
     document["live"] |= {"made": made.since(started)}
     artifact.write(snakemake.output.server, document)
+
+
+def too_long(longest, planned, weights):
+    """Return why no server is started whose model can't read the experiment's questions."""
+    file = paths.actual(weights["snapshot"]) / "config.json"
+    config = artifact.read(file) if file.is_file() else {}
+    asked = serving.value_of("--context-length", planned["argv"])
+    context = int(asked) if asked else probes.context_of(config)
+    message = probes.beyond_context(*longest, context)
+    return message and artifact.reason("question-too-long", message)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import random
 from pathlib import Path
 
 import torch
 from answers import IGNORED, encoded
 from facts import facts
+from lessons import LENGTHS, lesson
 from model import Shape, forward, from_checkpoint
 from safetensors.torch import load_file
 from torch import Tensor
@@ -23,6 +25,8 @@ from torch import Tensor
 HERE = Path(__file__).resolve().parent
 EVERY = 40
 """One fact in so many is shown to the model."""
+LESSONS = 12
+"""So many short lessons of each skill, too."""
 
 
 def ranges(folder: Path) -> dict[str, float]:
@@ -30,7 +34,9 @@ def ranges(folder: Path) -> dict[str, float]:
     shape = Shape.of(folder)
     tensors = load_file(folder / "model.safetensors")
     weights = {name: value.double() for name, value in from_checkpoint(tensors, shape).items()}
-    ids, labels = encoded(list(facts())[::EVERY], folder)
+    chance = random.Random("calibration")
+    lessons = [lesson(chance, kind, LENGTHS[kind][0]) for kind in LENGTHS for _ in range(LESSONS)]
+    ids, labels = encoded([*list(facts())[::EVERY], *lessons], folder)
     found: dict[str, float] = {}
 
     def observe(name: str, inputs: Tensor) -> None:

@@ -4,7 +4,7 @@ Everything is checked before anything runs, and every problem is one line that n
 line, the key, and what would be right.
 """
 
-from bringup.config.experiments import SUITES, Config, load, suite_file
+from bringup.config.experiments import SUITES, Config, is_recorded, load, suite_file
 from bringup.config.source import ConfigError
 
-__all__ = ["SUITES", "Config", "ConfigError", "load", "suite_file"]
+__all__ = ["SUITES", "Config", "ConfigError", "is_recorded", "load", "suite_file"]

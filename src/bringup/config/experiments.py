@@ -32,6 +32,7 @@ ROLES = {
     "draft": "checkpoint",
     "engine": "engine",
     "baseline": "experiment",
+    "reference": "experiment",
 }
 """What the value of a key names."""
 
@@ -51,7 +52,8 @@ class Config:
     engines: dict[str, Entry]
     experiments: dict[str, Entry]
     """Resolved: ``name, study, checkpoint, engine, requires, server, env, probes, sweep`` and,
-    where given, ``baseline, draft, force, accept_conflict, accept_misreading, varied``."""
+    where given, ``baseline, reference, draft, force, accept_conflict, accept_misreading`` and
+    ``varied``."""
     hardware: Entry | None
 
     def studies(self) -> list[str]:
@@ -231,6 +233,7 @@ def _wrong_entries(
     """Hold every resolved experiment against the schema and against what it refers to."""
     part = {**schema["$defs"]["resolved"], "$defs": schema["$defs"]}
     names = [entry["name"] for _, entry in complete]
+    studies = {entry["name"]: entry["study"] for _, entry in complete}
     for written, entry in complete:
         place: Path_ = ("experiments", written)
         for path, message in checks.problems(entry, part):
@@ -240,12 +243,24 @@ def _wrong_entries(
             ("draft", data["checkpoints"]),
             ("engine", data["engines"]),
             ("baseline", names),
+            ("reference", names),
         ):
-            if key in entry and entry[key] not in known:
+            if key == "reference" and is_recorded(entry.get(key, "")):
+                if not Path(entry[key]).is_file():
+                    yield (*place, key), f"no file {entry[key]}"
+            elif key in entry and entry[key] not in known:
                 near = checks.closest(entry[key], known) or f"; there are: {', '.join(known)}"
                 yield (*place, key), f"there is no {ROLES[key]} {entry[key]!r}{near}"
-        if entry.get("baseline") == entry["name"]:
-            yield (*place, "baseline"), "is the experiment itself; name another one"
+        for key in ("baseline", "reference"):
+            if entry.get(key) == entry["name"]:
+                yield (*place, key), "is the experiment itself; name another one"
+        if studies.get(entry.get("reference"), entry["study"]) != entry["study"]:
+            yield (*place, "reference"), "is of another study; name one of the same"
+
+
+def is_recorded(reference: str) -> bool:
+    """Tell whether a `reference` is a recorded ``predictions.json``, not an experiment's name."""
+    return reference.endswith(".json")
 
 
 def _missing_files(

@@ -13,7 +13,15 @@ from bringup.probes.gate import (
     summary,
 )
 from bringup.probes.judging import Outcome
-from bringup.probes.suites import Question, SuiteError, check_context, load, short
+from bringup.probes.suites import (
+    Question,
+    SuiteError,
+    beyond_context,
+    context_of,
+    load,
+    longest,
+    short,
+)
 
 __all__ = [
     "SCHEMA",
@@ -27,10 +35,12 @@ __all__ = [
     "across",
     "ask",
     "ask_within_batch",
-    "check_context",
+    "beyond_context",
+    "context_of",
     "document",
     "gate",
     "load",
+    "longest",
     "reason",
     "short",
     "summary",

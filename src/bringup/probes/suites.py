@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -56,19 +56,34 @@ def load(suites: Sequence[str], folder: Path) -> list[Question]:
     return [question for suite in suites for question in _suite(suite, folder)]
 
 
-def check_context(questions: Sequence[Question], context: int) -> None:
-    """Check that every question and its answer fit into ``context`` tokens, by estimate.
+def longest(questions: Sequence[Question]) -> tuple[str, int]:
+    """Return which question needs the longest context, and the tokens that it needs, estimated."""
+    sizes = {
+        f"suite {each.suite}: {each.id}": len(each.prompt) // CHARACTERS_PER_TOKEN + each.max_tokens
+        for each in questions
+    }
+    return max(sizes.items(), key=lambda named: named[1])
 
-    Raises:
-        SuiteError: one doesn't.
+
+def beyond_context(name: str, needed: int, context: int | None) -> str | None:
+    """Say that a question does not fit into the model's context; None where it does."""
+    if context is None or needed <= context:
+        return None
+    return (
+        f"{name} needs about {needed} tokens, the model's context has {context}; "
+        "leave the suite out for this experiment"
+    )
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a model reads at most, by its ``config.json``; None if it is silent.
+
+    Multimodal models say it in ``text_config``.
     """
-    for each in questions:
-        needed = len(each.prompt) // CHARACTERS_PER_TOKEN + each.max_tokens
-        if needed > context:
-            raise SuiteError(
-                f"suite {each.suite}: {each.id} needs about {needed} tokens, "
-                f"the model's context has {context}; leave the suite out for this experiment"
-            )
+    text = config.get("text_config")
+    inner = text if isinstance(text, dict) else {}
+    found = config.get("max_position_embeddings", inner.get("max_position_embeddings"))
+    return found if isinstance(found, int) else None
 
 
 def short(questions: Sequence[Question], most: int) -> list[Question]:

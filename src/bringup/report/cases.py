@@ -73,7 +73,7 @@ def assemble(experiments: Sequence[Document], artefacts: Artefacts) -> list[Case
 
 def _case(entry: Document, artefacts: Artefacts) -> Case:
     name, checkpoint, engine = (str(entry.get(key)) for key in ("name", "checkpoint", "engine"))
-    subjects = dict.fromkeys((*CHAIN, "kernels"), name) | {
+    subjects = dict.fromkeys((*CHAIN, "reference", "kernels"), name) | {
         "metadata": checkpoint,
         "format": checkpoint,
         "engine": engine,
@@ -405,7 +405,17 @@ def correctness(case: Case) -> Document | None:
         "asked": probe.get("asked"),
         "first": items[0] if items else None,
         "not_right": not_right,
+        "reference": _reference(case.of("reference")),
     }
+
+
+def _reference(found: Document) -> Document | None:
+    """Return how an experiment's predictions compare with its reference's; None if they don't."""
+    if "verdict" not in found:
+        return None
+    figures = {key: found["figures"][key] for key in ("mean_kl", "tail_kl", "top1", "perplexity")}
+    told = {"name": found["reference"], "verdict": found["verdict"], **figures}
+    return told | {"batch_kl": found["batch"]["mean_kl"]}
 
 
 def _item(when: str, item: Document) -> Document:

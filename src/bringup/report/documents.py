@@ -26,6 +26,7 @@ VERSIONS: dict[str, str] = {
     "server": "1",
     "probe": "1",
     "point": "1",
+    "reference": "1",
     "kernels": "1",
 }
 """The stages whose documents a report reads, and the schema version that it understands."""

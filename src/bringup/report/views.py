@@ -265,19 +265,38 @@ def _value(value: object) -> str:
 
 
 def gates(rows: Sequence[Document], levels: Sequence[int]) -> Table:
-    """Return right answers after launch, and before, during and after each level's load."""
+    """Return right answers after launch, and before, during and after each level's load.
+
+    With a column for the comparison with a reference where there is one.
+    """
+    asked = [row for row in rows if row["correctness"]]
+    compared = any(row["correctness"]["reference"] for row in asked)
     return Table(
-        ["experiment", "after launch", *(f"C = {level}" for level in levels)],
+        [
+            "experiment",
+            "after launch",
+            *(f"C = {level}" for level in levels),
+            *(["predictions"] if compared else []),
+        ],
         [
             [
                 Cell(row["name"], link=True),
                 right(row),
                 *(_gate(point_at(row, level)) for level in levels),
+                *([_predictions(row["correctness"]["reference"])] if compared else []),
             ]
-            for row in rows
-            if row["correctness"]
+            for row in asked
         ],
     )
+
+
+def _predictions(found: Document | None) -> Cell:
+    """Return how far the predictions are from the reference's."""
+    if found is None:
+        return Cell(wording.NOTHING, "quiet")
+    text = f"KL {found['mean_kl']:.2g}, {found['top1']:.1%} alike"
+    differs = found["verdict"] == "differs"
+    return Cell(text, "warn" if differs else "good", f"{found['verdict']}: {found['name']}")
 
 
 def _gate(point: Document | None) -> Cell:

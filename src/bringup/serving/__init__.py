@@ -5,6 +5,6 @@
 
 from bringup.serving.errors import Busy, Interrupted, ServerFailed
 from bringup.serving.leasing import Boot, lease
-from bringup.serving.spec import ServerSpec
+from bringup.serving.spec import ServerSpec, value_of
 
-__all__ = ["Boot", "Busy", "Interrupted", "ServerFailed", "ServerSpec", "lease"]
+__all__ = ["Boot", "Busy", "Interrupted", "ServerFailed", "ServerSpec", "lease", "value_of"]
