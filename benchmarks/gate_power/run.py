@@ -229,12 +229,11 @@ def left(
             cases.append((case, lambda bench, told=told: work.fault.write_text(told)))  # type: ignore[misc]
     random.Random(1).shuffle(cases)  # a call that is cut has seen some of every kind
     undone = clean - done.count("clean")
-    per_case = max(1, undone // max(1, len(cases)))
     for case, show in cases:
         yield case, show
-        for _ in range(min(per_case, undone)):
+        if undone > 0:
             yield {"case": "clean"}, lambda bench: None
-        undone -= min(per_case, undone)
+            undone -= 1
     for _ in range(undone):
         yield {"case": "clean"}, lambda bench: None
 
