@@ -279,6 +279,16 @@ def test_questions_are_greedy_bounded_and_in_order() -> None:
     assert all(body["temperature"] == 0 and body["max_tokens"] == 64 for _, body in server.requests)
 
 
+def test_thinking_is_switched_off_or_as_the_config_says() -> None:
+    budget = {**probes.NO_THINKING, "reasoning_effort": "low"}
+    with ScriptedServer(lambda path, body: chat("391")) as server:
+        probes.ask(server.url, [question()])
+        probes.ask(server.url, [question()], template=budget)
+        probes.ask_within_batch(server.url, [question()], concurrency=1, template=budget)
+        sent = [body["chat_template_kwargs"] for _, body in server.requests]
+    assert sent == [{"enable_thinking": False, "thinking": False}, budget, budget]
+
+
 def test_within_a_batch_fillers_keep_it_full() -> None:
     full = threading.Barrier(8)
 

@@ -51,6 +51,7 @@ def main(snakemake, log):
                 probes.load(asked["suites"], Path(snakemake.input.suites[0]).parent),
                 probes.Thresholds(asked["pass_share"], asked["degraded_share"]),
                 timeout_s=asked["timeout_s"],
+                template={**probes.NO_THINKING, **asked["chat_template_kwargs"]},
                 measure_wrong=asked["when_wrong"] == "run",
             ),
             repeats=sweep["repeats"],

@@ -19,6 +19,7 @@ def main(snakemake):
             boot.url,
             probes.load(settings["suites"], Path(snakemake.input.suites[0]).parent),
             timeout_s=settings["timeout_s"],
+            template={**probes.NO_THINKING, **settings["chat_template_kwargs"]},
             api_key=boot.endpoint.api_key,
         )
         limits = probes.Thresholds(settings["pass_share"], settings["degraded_share"])

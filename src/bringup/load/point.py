@@ -74,6 +74,7 @@ class Gate:
     thresholds: probes.Thresholds = field(default_factory=probes.Thresholds)
     timeout_s: float = 120
     measure_wrong: bool = False
+    template: Mapping[str, Any] = field(default_factory=lambda: probes.NO_THINKING)
 
 
 class ServerGoneError(Exception):
@@ -158,6 +159,7 @@ class _Point:
             self._questions,
             concurrency=self._workload.concurrency if within_batch else 1,
             timeout_s=self._gate.timeout_s,
+            template=self._gate.template,
             api_key=self._target.api_key,
         )
 

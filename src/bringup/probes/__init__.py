@@ -1,6 +1,6 @@
 """Questions with known answers, and the verdict over a server's answers to them."""
 
-from bringup.probes.asking import Item, ask, ask_within_batch
+from bringup.probes.asking import NO_THINKING, Item, ask, ask_within_batch
 from bringup.probes.gate import (
     SCHEMA,
     Gate,
@@ -24,6 +24,7 @@ from bringup.probes.suites import (
 )
 
 __all__ = [
+    "NO_THINKING",
     "SCHEMA",
     "Gate",
     "Item",

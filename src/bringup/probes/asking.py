@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ from bringup.probes.suites import Question
 
 CHAT = "/v1/chat/completions"
 
-NO_THINKING = {"enable_thinking": False, "thinking": False}
+NO_THINKING: Mapping[str, Any] = {"enable_thinking": False, "thinking": False}
 """Chat template variables that switch thinking off: the first in Qwen3 and GLM-4.5 templates, the
 second in those of DeepSeek V3.1 and later (SGLang 0.5.23, docs on separate reasoning).  A template
-that knows neither ignores both."""
+that knows neither ignores both.  For families that only budget their thinking the config says
+how (``probes.chat_template_kwargs``)."""
 
 FILLER_TOKENS = 64
 """Tokens of one filler request: long enough to stay in the batch while questions come and go."""
@@ -50,14 +51,18 @@ def ask(
     concurrency: int = 1,
     timeout_s: float = 120,
     api_key: str | None = None,
+    template: Mapping[str, Any] = NO_THINKING,
 ) -> list[Item]:
     """Ask each question once, ``concurrency`` at a time, greedily; return items in their order.
 
-    Nothing raises for what the server does: no answer in ``timeout_s`` is an item, too.
+    ``template`` are variables for the chat template.  Nothing raises for what the server does: no
+    answer in ``timeout_s`` is an item, too.
     """
     endpoint = Endpoint(url, api_key)
     with ThreadPoolExecutor(max_workers=concurrency) as threads:
-        return list(threads.map(lambda each: _ask_one(endpoint, each, timeout_s), questions))
+        return list(
+            threads.map(lambda each: _ask_one(endpoint, each, timeout_s, template), questions)
+        )
 
 
 def ask_within_batch(
@@ -67,6 +72,7 @@ def ask_within_batch(
     concurrency: int,
     timeout_s: float = 120,
     api_key: str | None = None,
+    template: Mapping[str, Any] = NO_THINKING,
 ) -> list[Item]:
     """Ask the questions while ``concurrency`` requests, they included, run at once.
 
@@ -76,7 +82,14 @@ def ask_within_batch(
     """
     asking = max(1, concurrency // 4)
     with _fillers(Endpoint(url, api_key), concurrency - asking, timeout_s):
-        return ask(url, questions, concurrency=asking, timeout_s=timeout_s, api_key=api_key)
+        return ask(
+            url,
+            questions,
+            concurrency=asking,
+            timeout_s=timeout_s,
+            api_key=api_key,
+            template=template,
+        )
 
 
 @contextmanager
@@ -87,7 +100,8 @@ def _fillers(endpoint: Endpoint, count: int, timeout_s: float) -> Iterator[None]
     def fill(number: int) -> None:
         turn = 0
         while not enough.is_set():
-            body = _completion(f"Item {number}.{turn}: count from {number * 7 + turn}.")
+            prompt = f"Item {number}.{turn}: count from {number * 7 + turn}."
+            body = _completion(prompt, NO_THINKING)
             body |= {"max_tokens": FILLER_TOKENS, "ignore_eos": True}
             try:
                 endpoint.post(CHAT, body, timeout_s=timeout_s)
@@ -106,8 +120,10 @@ def _fillers(endpoint: Endpoint, count: int, timeout_s: float) -> Iterator[None]
             thread.join()
 
 
-def _ask_one(endpoint: Endpoint, question: Question, timeout_s: float) -> Item:
-    body = _completion(question.prompt) | {"max_tokens": question.max_tokens}
+def _ask_one(
+    endpoint: Endpoint, question: Question, timeout_s: float, template: Mapping[str, Any]
+) -> Item:
+    body = _completion(question.prompt, template) | {"max_tokens": question.max_tokens}
     start = time.monotonic()
     try:
         reply = endpoint.post(CHAT, body | {"logprobs": True}, timeout_s=timeout_s)
@@ -131,12 +147,12 @@ def _ask_one(endpoint: Endpoint, question: Question, timeout_s: float) -> Item:
     )
 
 
-def _completion(prompt: str) -> dict[str, Any]:
+def _completion(prompt: str, template: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": "default",
         "messages": [{"role": "user", "content": prompt}],
         "temperature": 0,
-        "chat_template_kwargs": NO_THINKING,
+        "chat_template_kwargs": dict(template),
     }
 
 
