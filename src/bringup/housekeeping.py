@@ -57,6 +57,7 @@ class Unused:
         bytes: what removing it frees; files that others link to as well free nothing.
         why: what is missing in the config, in words.
         strange: files in it that this workflow did not make, and that therefore stay.
+        besides: files elsewhere that go with it (a level's logs).
     """
 
     kind: Kind
@@ -64,6 +65,7 @@ class Unused:
     bytes: int
     why: str
     strange: tuple[str, ...] = ()
+    besides: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,9 @@ def _points(folder: Path, sweep: Mapping[str, Any]) -> Iterator[Unused]:
             continue
         level, boot = int(found["level"]), int(found["boot"] or 1)
         if level not in sweep["concurrency"] or boot > sweep["boots"]:
-            yield Unused("results", file, file.stat().st_size, "the sweep does not have it")
+            logs = tuple(filter(_is_plain, sorted((folder.parent / "logs").glob(f"{file.stem}.*"))))
+            why = "the sweep does not have it"
+            yield Unused("results", file, _size([file, *logs]), why, besides=logs)
 
 
 def unused(uses: Uses) -> list[Unused]:
@@ -197,7 +201,8 @@ def remove(item: Unused) -> str | None:
     if item.kind == "checkpoints":
         return _remove_checkpoint(item.path)
     if item.path.is_file():
-        item.path.unlink()
+        for file in (item.path, *item.besides):
+            file.unlink(missing_ok=True)  # a boot's logs are also its level's
         return None
     for file in _files(item.path):
         if STAGE_FILES.fullmatch(file.relative_to(item.path).as_posix()):

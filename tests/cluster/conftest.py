@@ -96,11 +96,10 @@ class Study:
 
     def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
         """Start Snakemake with the cluster's profile."""
-        quick = ("init-seconds-before-status-checks", "2"), ("status-command", "squeue")
-        options = [word for name, value in quick for word in (f"--slurm-experiments-{name}", value)]
+        quick = ("--slurm-experiments-init-seconds-before-status-checks", "2")
         paths = [str(self.home / "src"), str(PLUGIN), os.environ.get("PYTHONPATH", "")]
         process = subprocess.Popen(
-            [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *options,
+            [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *quick,
              "--latency-wait", "5", *arguments, "--", "results/report.md"],
             cwd=self.home,
             env={**self.slurm.environment, "PYTHONPATH": ":".join(filter(None, paths)), **extra},

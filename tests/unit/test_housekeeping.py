@@ -134,6 +134,14 @@ def test_says_how_many_bytes_it_frees(project, capsys):
     assert next(row for row in listed(capsys) if "fedc" in row["path"])["bytes"] == 0
 
 
+def test_a_levels_logs_go_with_it(project, capsys):
+    logs = Path("results/experiments/kept/logs")
+    for name in ("c16.log", "c16.1.records.json", "c1.log", "c8.boot3.log", "c8.boot2.log"):
+        put(logs / name)
+    listed(capsys, "--remove", "results")
+    assert {path.name for path in logs.iterdir()} == {"probe.log", "c1.log", "c8.boot2.log"}
+
+
 def test_a_file_that_the_workflow_did_not_make_stays(project, capsys):
     put("results/experiments/gone/notes.txt", "mine")
     (row,) = (row for row in listed(capsys, "--remove", "results") if row["path"].endswith("gone"))

@@ -109,6 +109,9 @@ class Executor(SlurmExecutor):
         self._home = Path(self.workflow.workdir_init)
         self._check_partitions()
         self._check_leftovers()
+        settings = self.workflow.executor_settings
+        if settings.status_command == "sacct" and not _has_accounting():
+            settings.status_command = "squeue"  # sacct would never see a job end
         self._token = uuid.uuid4().hex
         (self._home / TOKEN).write_text(self._token)
         super().__post_init__(test_mode)
@@ -258,6 +261,14 @@ def _asked(*command: str) -> list[str]:
     if done.returncode:
         raise WorkflowError(f"{command[0]}: {done.stderr.strip()}")
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def _has_accounting() -> bool:
+    try:
+        _asked("sacct", "--noheader", "--allocations")
+    except WorkflowError:
+        return False
+    return True
 
 
 def _joined(words: Iterable[object]) -> str:
