@@ -688,6 +688,21 @@ def test_a_measure_that_nobody_has_is_not_drawn(tmp_path: Path) -> None:
     assert pictures(run) == {"arithmetic.output_tok_s.svg", "arithmetic.ttft_ms_p50.svg"}
 
 
+def test_a_tangle_of_latencies_is_not_drawn(tmp_path: Path) -> None:
+    run = study.Run(tmp_path)
+    for number in range(29):
+        name = f"e{number}"
+        run.experiments.append(study.entry(name, "many", "model", "engine"))
+        run.plans[name] = study.plan(name, "model", "engine", "marlin", ("nvfp4", "bf16"))
+        run.add(f"experiments/{name}/plan.json", run.plans[name])
+        run.add(f"experiments/{name}/weights.json", {**study.head("weights/1"), "files": []})
+        figures = {level: ((10.0 * level,), 100.0, 10.0) for level in (1, 8)}
+        run.measured(name, "marlin", figures)
+    assert pictures(run) == {"many.output_tok_s.svg", "many.trade.svg"}
+    picture = (tmp_path / "plots" / "many.output_tok_s.svg").read_text(encoding="utf-8")
+    assert "and 22 more, in grey" in picture
+
+
 def test_wrong_answers_are_in_no_picture(results: Path) -> None:
     picture = (results / "plots" / "dsv4-flash.output_tok_s.svg").read_text(encoding="utf-8")
     assert "nvfp4-cutlass" in picture

@@ -52,6 +52,9 @@ CHARACTER = 1.3
 HALF_WIDTH = 28
 """Characters of a legend's entry that leave room for another beside it."""
 
+MOST_LINES = 28
+"""Lines, most of them grey, that a picture of latencies can still be read with."""
+
 MOST_LABELLED = 4
 """Lines whose every marker has room for a number."""
 
@@ -143,13 +146,15 @@ class Plot:
 def draw(study: str, name: str, members: Sequence[Document]) -> list[Plot]:
     """Return the pictures of a study: curves from two ranked points on, bars where profiles are.
 
-    ``name`` is the study's name as file names can hold it.
+    ``name`` is the study's name as file names can hold it.  Of many experiments there is the
+    throughput and what it costs a user; a tangle of latencies tells nothing that tables don't.
     """
     profiled = [row for row in members if row["kernels"]]
     ordered = _coloured_first(members)
+    curves = CURVES if len(_lines(members, CURVES[0])) <= MOST_LINES else CURVES[:1]
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
         drawn = [
-            *(_against_concurrency(study, name, measure, ordered) for measure in CURVES),
+            *(_against_concurrency(study, name, measure, ordered) for measure in curves),
             _trade(study, name, ordered),
             _time_by_module(study, name, profiled[:MOST_BARS]) if profiled else None,
         ]
