@@ -18,6 +18,7 @@ include: "workflow/rules/launch.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/point.smk"
 include: "workflow/rules/reference.smk"
+include: "workflow/rules/accuracy.smk"
 include: "workflow/rules/kernels.smk"
 include: "workflow/rules/report.smk"
 

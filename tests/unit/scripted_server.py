@@ -84,6 +84,7 @@ class ScriptedServer:
                     return
                 body = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
                 self.send_response(answer.status)
+                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body.encode())))
                 self.end_headers()
                 self.wfile.write(body.encode())

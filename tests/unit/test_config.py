@@ -129,6 +129,11 @@ def test_a_study_narrows_the_config(tmp_path):
         # references
         ("    baseline: tow", "15: experiments.one.baseline: there is no experiment 'tow'"),
         ("    baseline: one", "15: experiments.one.baseline: is the experiment itself"),
+        (
+            "    accuracy: {python: no/such, tasks: {a: {metric: m, least: 0.5}}}",
+            "15: experiments.one.accuracy.python: no file no/such; make an environment",
+        ),
+        ("    accuracy: {python: x, tasks: {}}", "15: experiments.one.accuracy.tasks: "),
         ("    reference: tow", "15: experiments.one.reference: there is no experiment 'tow'"),
         ("    reference: one", "15: experiments.one.reference: is the experiment itself"),
         ("    reference: no/such.json", "15: experiments.one.reference: no file no/such.json"),

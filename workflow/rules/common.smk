@@ -363,6 +363,7 @@ def documents_of(name):
         *(f"{folder}/{stage}.json" for stage in ("plan", "weights", "server", "probe")),
         *points_of(name),
         *([f"{folder}/reference.json"] if "reference" in entry else []),
+        *([f"{folder}/accuracy.json"] if "accuracy" in entry else []),
         *([f"{folder}/kernels.json"] if profiled(name) else []),
     ]
 

@@ -275,6 +275,17 @@ def _missing_files(
             if "file" in patch and not Path(patch["file"]).is_file():
                 yield ("engines", name, "patches", index, "file"), f"no file {patch['file']}"
     for written, entry in complete:
+        benchmarks = entry.get("accuracy", {})
+        if "python" in benchmarks and not Path(benchmarks["python"]).is_file():
+            yield (
+                ("experiments", written, "accuracy", "python"),
+                f"no file {benchmarks['python']}; make an environment that has lm-eval",
+            )
+        if "folder" in benchmarks and not Path(benchmarks["folder"]).is_dir():
+            yield (
+                ("experiments", written, "accuracy", "folder"),
+                f"no folder {benchmarks['folder']}",
+            )
         for suite in entry["probes"]["suites"]:
             if not suite_file(suite).is_file():
                 known = sorted(path.stem for path in suite_file(suite).parent.glob("*.yaml"))

@@ -73,7 +73,7 @@ def assemble(experiments: Sequence[Document], artefacts: Artefacts) -> list[Case
 
 def _case(entry: Document, artefacts: Artefacts) -> Case:
     name, checkpoint, engine = (str(entry.get(key)) for key in ("name", "checkpoint", "engine"))
-    subjects = dict.fromkeys((*CHAIN, "reference", "kernels"), name) | {
+    subjects = dict.fromkeys((*CHAIN, "reference", "accuracy", "kernels"), name) | {
         "metadata": checkpoint,
         "format": checkpoint,
         "engine": engine,
@@ -406,6 +406,7 @@ def correctness(case: Case) -> Document | None:
         "first": items[0] if items else None,
         "not_right": not_right,
         "reference": _reference(case.of("reference")),
+        "accuracy": case.of("accuracy").get("scores") or [],
     }
 
 

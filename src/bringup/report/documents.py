@@ -27,6 +27,7 @@ VERSIONS: dict[str, str] = {
     "probe": "1",
     "point": "1",
     "reference": "1",
+    "accuracy": "1",
     "kernels": "1",
 }
 """The stages whose documents a report reads, and the schema version that it understands."""

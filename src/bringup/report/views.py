@@ -267,16 +267,18 @@ def _value(value: object) -> str:
 def gates(rows: Sequence[Document], levels: Sequence[int]) -> Table:
     """Return right answers after launch, and before, during and after each level's load.
 
-    With a column for the comparison with a reference where there is one.
+    With columns for the comparison with a reference and for benchmarks where there are any.
     """
     asked = [row for row in rows if row["correctness"]]
     compared = any(row["correctness"]["reference"] for row in asked)
+    scored = any(row["correctness"]["accuracy"] for row in asked)
     return Table(
         [
             "experiment",
             "after launch",
             *(f"C = {level}" for level in levels),
             *(["predictions"] if compared else []),
+            *(["benchmarks"] if scored else []),
         ],
         [
             [
@@ -284,6 +286,7 @@ def gates(rows: Sequence[Document], levels: Sequence[int]) -> Table:
                 right(row),
                 *(_gate(point_at(row, level)) for level in levels),
                 *([_predictions(row["correctness"]["reference"])] if compared else []),
+                *([_scores(row["correctness"]["accuracy"])] if scored else []),
             ]
             for row in asked
         ],
@@ -306,6 +309,21 @@ def _gate(point: Document | None) -> Cell:
     counts = " · ".join(f"{each['right']}/{each['asked']}" for each in rounds)
     verdict = str(point["gate"]["verdict"])
     return Cell(counts, TONES.get(verdict, ""), "" if verdict == "pass" else verdict)
+
+
+def _scores(found: Sequence[Document]) -> Cell:
+    """Return each benchmark's score with its 95 % interval, and what was not shown to be enough."""
+    if not found:
+        return Cell(wording.NOTHING, "quiet")
+    text = ", ".join(
+        f"{each['task']} {each['value']:.1%} ({each['low']:.1%} to {each['high']:.1%})"
+        for each in found
+    )
+    told = [
+        f"{each['verdict']} {each['least']:g}" for each in found if each["verdict"] != "reached"
+    ]
+    below = any(each["verdict"] == "below" for each in found)
+    return Cell(text, "bad" if below else "warn" if told else "good", ", ".join(told))
 
 
 def wrong_items(rows: Sequence[Document]) -> Table:
