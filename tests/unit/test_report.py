@@ -819,3 +819,66 @@ def test_documents_that_say_next_to_nothing_are_still_reported(
             path.write_text(json.dumps({key: document[key] for key in kept}), encoding="utf-8")
     build(run)
     assert len(sentences(told(run), "arithmetic")) >= 1
+
+
+# Predictions and benchmarks.
+
+
+def test_predictions_unlike_the_references_and_benchmarks_stand_beside_the_answers(
+    tmp_path: Path,
+) -> None:
+    run = study.write(tmp_path)
+    comparison = {
+        "places": 1000,
+        "mean_kl": 0.031,
+        "tail_kl": 0.4,
+        "top1": 0.962,
+        "perplexity": 0.2,
+    }
+    run.add(
+        "experiments/nvfp4-cutlass/reference.json",
+        {
+            "schema": "reference/1",
+            "status": "wrong",
+            "reason": {"class": "unlike-reference", "message": "m", "evidence": [], "hint": None},
+            "experiment": "nvfp4-cutlass",
+            "reference": "nvfp4-marlin",
+            "verdict": "differs",
+            "figures": comparison,
+            "bound": {"mean_kl": 0.002, "tail_kl": 0.1, "top1": 0.98},
+            "batch": comparison | {"mean_kl": 0.001},
+        },
+    )
+    score = {
+        "task": "gsm8k",
+        "metric": "exact_match,strict-match",
+        "value": 0.75,
+        "stderr": 0.1,
+        "n": 20,
+        "low": 0.531,
+        "high": 0.888,
+        "least": 0.9,
+        "verdict": "below",
+    }
+    run.add(
+        "experiments/nvfp4-cutlass/accuracy.json",
+        {
+            "schema": "accuracy/1",
+            "status": "wrong",
+            "reason": {"class": "accuracy-below", "message": "m", "evidence": [], "hint": None},
+            "experiment": "nvfp4-cutlass",
+            "boot": "b",
+            "harness": {"name": "lm-eval", "version": "0.4.13"},
+            "scores": [score],
+        },
+    )
+    build(run)
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| [nvfp4-cutlass]")]
+    (told_,) = [line for line in lines if "KL" in line]
+    assert "KL 0.031, 96.2% alike (differs: nvfp4-marlin)" in told_
+    assert "gsm8k 75.0% (53.1% to 88.8%) (below 0.9)" in told_
+    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    (found,) = [e for e in document["experiments"] if e["name"] == "nvfp4-cutlass"]
+    assert found["correctness"]["reference"]["verdict"] == "differs"
+    assert found["correctness"]["accuracy"] == [score]
