@@ -29,6 +29,10 @@ SCHEMA = paths.PROJECT / "workflow" / "schemas" / "nodes.schema.yaml"
 CLOCKS_S = 2.0
 """How far the clocks of two machines may differ: Snakemake compares times of files."""
 
+FIRST_START_MIN = 45
+"""Minutes that a first start on GPUs may take longer: 30 of silence are waited for
+(`bringup.serving.startup`)."""
+
 MEMORY_SHARE = 0.95
 """Share of a node's memory that is asked for when all of it is meant; the system has the rest."""
 
@@ -166,13 +170,14 @@ def torn(engines: Mapping[str, str], choices: Mapping[str, Kind | str]) -> str |
     return f"engines.{both[0]}: used on nodes with and without GPUs; give each side one of its own"
 
 
-def minutes(*estimates_s: float) -> int:
-    """Return the time limit, in minutes, of work that is estimated to take these seconds.
+def minutes(seconds: float, *, gpus: int) -> int:
+    """Return the time limit, in minutes, of work that is estimated to take ``seconds``.
 
     Estimates are rough (`bringup.plan.cost`) and a job that is ended has wasted all its time, so
-    the limit is three times as long, and never under ten minutes.
+    the limit is three times as long, and never under ten minutes; on GPUs 45 more, in which a
+    first start compiles its kernels.
     """
-    return max(10, math.ceil(3 * sum(estimates_s) / 60))
+    return max(10, math.ceil(3 * seconds / 60)) + (FIRST_START_MIN if gpus else 0)
 
 
 def strangeness(kind: Kind, found: Document, gpus: int) -> str | None:

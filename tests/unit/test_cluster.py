@@ -85,8 +85,9 @@ def test_what_is_asked_for_is_the_share_of_a_node_that_goes_with_the_gpus(nodes)
 
 
 def test_time_limits_are_three_times_the_estimate_and_never_short():
-    assert cluster.minutes(1200.0, 600.0) == 90
-    assert cluster.minutes(5.0) == 10
+    assert cluster.minutes(1800, gpus=0) == 90
+    assert cluster.minutes(5, gpus=0) == 10
+    assert cluster.minutes(1800, gpus=4) == 90 + 45
 
 
 def test_experiments_run_there_so_it_is_no_described_machine(nodes):

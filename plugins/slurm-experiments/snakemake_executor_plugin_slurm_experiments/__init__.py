@@ -65,7 +65,7 @@ class Parcel(GroupJob):
         boots = {job.wildcards.get("boot", 1) for job in self.jobs}
         loads_s = len(boots) * max(one.get("load_s", 0) for one in each)
         seconds = sum(one.seconds for one in each) + loads_s
-        request = kind.request(gpus, cluster.minutes(seconds))
+        request = kind.request(gpus, cluster.minutes(seconds, gpus=gpus))
         if any(one.get("alone", 0) for one in each):
             request["slurm_extra"] = "--exclusive"
         words = {"partition": "slurm_partition", "account": "slurm_account"}
