@@ -171,7 +171,7 @@ def served(folder: Path, run: str, requests: int) -> tuple[list[records.Record],
     lines: list[dict[str, Any]] = []
     deadline = time.monotonic() + 5
     while len(lines) < requests and time.monotonic() < deadline:
-        files = [each for each in folder.glob(f"{run}.*.jsonl") if each.suffixes[0] != ".summary"]
+        files = list(folder.glob(f"{run}.[0-9]*.jsonl"))  # one for each process of the server
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     late_s = max((line.pop("late_s") for line in lines), default=None)
     return [records.Record(**line, longest_gap_s=None, error=None) for line in lines], late_s
