@@ -81,6 +81,24 @@ def test_usage_arrivals_and_cached_tokens_are_the_servers(
     assert first.arrivals[0][0] == pytest.approx(390, abs=60)
 
 
+def test_long_runs_keep_no_arrivals_and_the_same_times(model: str) -> None:
+    """Ten million tokens would fill the memory; first, last and longest gap are enough."""
+    events = [
+        json.dumps({"text": "a" * n, "meta_info": {"prompt_tokens": 4, "completion_tokens": n}})
+        for n in (1, 4, 9)
+    ]
+    seen = []
+    for keeps in (True, False):
+        request = direct.Request(None, keeps, sent_s=100.0)
+        for event, now in zip(events, (100.5, 100.75, 101.75), strict=True):
+            request.chunk(event.encode(), now, chat=False)
+        seen.append(request.record(90.0, chat=False))
+    assert seen[0]["arrivals"] == [[500.0, 1], [750.0, 4], [1750.0, 9]]
+    assert seen[1] == seen[0] | {"arrivals": None}
+    assert (seen[1]["first_token_s"], seen[1]["last_token_s"]) == (10.5, 11.75)
+    assert (seen[1]["longest_gap_s"], seen[1]["output_tokens"]) == (1.0, 9)
+
+
 def test_errors_inside_http_200_are_errors(truth: tuple[str, Path], model: str) -> None:
     seen = run(f"{truth[0]}/error-in-200/e", model)
     assert {each.error for each in seen.records} == {"error inside HTTP 200: out of memory"}

@@ -33,7 +33,8 @@ from bringup import __version__
 NAME = "sglang-bringup"
 
 ARRIVALS_KEPT = 200_000
-"""Arrivals that are written down one by one; of a longer run, only each request's longest gap."""
+"""A run of at most so many tokens keeps when each arrived; a longer one, only when each request's
+first and last did, and its longest gap."""
 
 CONNECT_S = 10.0
 
@@ -116,7 +117,11 @@ class Request:
     """One request while it runs, and what it saw; times on the monotonic clock."""
 
     scheduled_s: float | None
+    keeps_arrivals: bool
     sent_s: float = 0.0
+    first: tuple[float, int] | None = None
+    last: tuple[float, int] = (0.0, 0)
+    longest_gap_s: float | None = None
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     last_event: bytes = b""
     usage: dict[str, Any] = field(default_factory=dict)
@@ -127,11 +132,11 @@ class Request:
         """Note a server-sent event."""
         if chat:
             self._chat(event, now)
-        elif self.arrivals and (place := event.rfind(COUNT)) >= 0:
+        elif self.first and (place := event.rfind(COUNT)) >= 0:
             digits = event[place + len(COUNT) : place + len(COUNT) + 12].lstrip()
             tokens = int(digits.split(b",")[0].split(b"}")[0])
-            if tokens > self.arrivals[-1][1]:
-                self.arrivals.append((now, tokens))
+            if tokens > self.last[1]:
+                self._arrived(now, tokens)
             self.last_event = event
         else:
             self._native(event, now)
@@ -139,7 +144,7 @@ class Request:
     def _native(self, event: bytes, now: float) -> None:
         content = self._read(event)
         if content.get("text") and "meta_info" in content:
-            self.arrivals.append((now, int(content["meta_info"].get("completion_tokens", 1))))
+            self._arrived(now, int(content["meta_info"].get("completion_tokens", 1)))
         self.last_event = event
 
     def _chat(self, event: bytes, now: float) -> None:
@@ -149,7 +154,17 @@ class Request:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             delta = choice.get("delta") or {}
             if delta.get("content") or delta.get("reasoning_content"):
-                self.arrivals.append((now, len(self.arrivals) + 1))
+                self._arrived(now, self.last[1] + 1)
+
+    def _arrived(self, now: float, tokens: int) -> None:
+        """Note that there are ``tokens`` of the answer by now."""
+        if self.first is None:
+            self.first = now, tokens
+        else:
+            self.longest_gap_s = max(self.longest_gap_s or 0.0, now - self.last[0])
+        self.last = now, tokens
+        if self.keeps_arrivals:
+            self.arrivals.append(self.last)
 
     def _read(self, event: bytes) -> dict[str, Any]:
         try:
@@ -165,7 +180,7 @@ class Request:
             self.error = self.error or f"error inside HTTP 200: {str(told or said)[:300]}"
         return content
 
-    def record(self, start_s: float, chat: bool, arrivals: bool) -> dict[str, Any]:
+    def record(self, start_s: float, chat: bool) -> dict[str, Any]:
         """Return what is written of the request, times in seconds since ``start_s``."""
         if not chat and self.last_event:
             meta = self._read(self.last_event).get("meta_info") or {}
@@ -174,25 +189,24 @@ class Request:
             self.usage = meta
             if self.finish_reason == "abort" and isinstance(reason, dict):
                 self.error = self.error or f"aborted: {reason.get('message', 'no reason given')}"
-        if not self.error and not self.arrivals:
+        if not self.error and not self.first:
             self.error = "HTTP 200 and not one token"
         details = self.usage.get("prompt_tokens_details") or self.usage
-        times = [each for each, _ in self.arrivals]
-        counted = self.arrivals[-1][1] if self.arrivals else 0
+        first = self.first
         return {
             "sent_s": self.sent_s - start_s,
             "scheduled_s": None if self.scheduled_s is None else self.scheduled_s - start_s,
-            "first_token_s": times[0] - start_s if times else None,
-            "last_token_s": times[-1] - start_s if times else None,
+            "first_token_s": first[0] - start_s if first else None,
+            "last_token_s": self.last[0] - start_s if first else None,
             "input_tokens": self.usage.get("prompt_tokens") or 0,
-            "output_tokens": self.usage.get("completion_tokens") or counted,
+            "output_tokens": self.usage.get("completion_tokens") or self.last[1],
             "cached_tokens": details.get("cached_tokens"),
-            "first_chunk_tokens": self.arrivals[0][1] if self.arrivals else 0,
-            "longest_gap_s": max((b - a for a, b in itertools.pairwise(times)), default=None),
+            "first_chunk_tokens": first[1] if first else 0,
+            "longest_gap_s": self.longest_gap_s,
             "finish_reason": self.finish_reason,
             "error": self.error,
             "arrivals": [[round(1000 * (at - self.sent_s), 2), n] for at, n in self.arrivals]
-            if arrivals
+            if self.keeps_arrivals
             else None,
         }
 
@@ -350,6 +364,7 @@ class Loop:
             f"Content-Type: application/json\r\n{key}Content-Length: "
         ).encode()
         self._bodies, self._timeout_s = bodies(job), job["timeout_s"]
+        self._keeps_arrivals = job["requests"] * job["output_tokens"] <= ARRIVALS_KEPT
         self._due = iter(job["schedule_s"]) if job["schedule_s"] else None
         self._poll = select.epoll()
         server = (address.hostname or "", address.port or 80)
@@ -362,13 +377,12 @@ class Loop:
 
     def document(self) -> dict[str, Any]:
         """Return what is written: the client and how it fared, and the records."""
-        arrivals = sum(len(each.arrivals) for each in self._done) <= ARRIVALS_KEPT
         return {
             "client": {"name": NAME, "version": __version__, **self._lateness.figures()},
             "start_s": self._start_s,
             "clock_step_s": self._clock_step_s,
             "records": [
-                each.record(self._start_s, self._chat, arrivals)
+                each.record(self._start_s, self._chat)
                 for each in sorted(self._done, key=lambda each: each.sent_s)
             ],
         }
@@ -408,7 +422,8 @@ class Loop:
 
     def _start(self, due_s: float | None, data: bytes) -> None:
         connection = self._idle.pop()
-        request = Request(None if due_s is None else self._start_s + due_s)
+        scheduled = None if due_s is None else self._start_s + due_s
+        request = Request(scheduled, self._keeps_arrivals)
         try:
             self._busy[connection.open()] = connection
             connection.start(request, data)
@@ -442,7 +457,7 @@ class Loop:
             self._drop(descriptor)
             return False
         request = connection.request
-        began = bool(request.arrivals)
+        began = request.first is not None
         try:
             data = connection.receive()
             if data is None:
@@ -460,7 +475,7 @@ class Loop:
             self._end(connection, request, why)
         elif not data:
             self._end(connection, request, "the server hung up in the middle")
-        return not began and bool(request.arrivals)
+        return not began and request.first is not None
 
     def _end(self, connection: Connection, request: Request, error: str | None) -> None:
         """Keep a request that has ended; one that went wrong takes its connection with it."""
