@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from types import SimpleNamespace
 
@@ -55,6 +56,7 @@ class FakeNvml:
         self.open -= 1
 
     def _p2p(self, one, other, question):
+        ctypes.c_uint(question)  # as NVML's own function wants it: no tuple
         joined = self.nvlink or question != pynvml.NVML_P2P_CAPS_INDEX_NVLINK
         return pynvml.NVML_P2P_STATUS_OK if joined else pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
 

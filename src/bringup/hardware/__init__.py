@@ -34,6 +34,10 @@ SUPPORTED = "NVIDIA GPUs of compute capability 7.5 or newer, or no GPU at all"
 
 _NO_GPUS: Document = {"gpus": [], "links": [], "driver": None, "cuda": None}
 
+_P2P_READ = 0
+"""``NVML_P2P_CAPS_INDEX_READ``; pynvml's own is a tuple, by a stray comma (nvidia-ml-py 13.615.71),
+which NVML's function can't take."""
+
 _LINK_PATHS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "same board",
     pynvml.NVML_TOPOLOGY_SINGLE: "one PCIe switch",
@@ -174,9 +178,7 @@ def _links(handles: list[Any]) -> list[Document]:
         for other in range(one + 1, len(handles)):
             second = handles[other]
             common = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
-            peer = _asked(
-                pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_READ
-            )
+            peer = _asked(pynvml.nvmlDeviceGetP2PStatus, first, second, _P2P_READ)
             nvlink = _asked(
                 pynvml.nvmlDeviceGetP2PStatus, first, second, pynvml.NVML_P2P_CAPS_INDEX_NVLINK
             )
