@@ -60,7 +60,7 @@ def row(point: Document, about: About) -> dict[str, Any]:
 
 def _identity(point: Document, about: About) -> dict[str, Any]:
     workload = point.get("workload") or {}
-    asked = {each["flag"]: each["value"] for each in about.flags}
+    asked = {str(each.get("flag")): each.get("value") for each in about.flags}
     return {
         "hw": about.hw,
         "model": about.model,
@@ -84,7 +84,7 @@ def _identity(point: Document, about: About) -> dict[str, Any]:
 
 
 def _flag(asked: Mapping[str, Any], *names: str) -> int:
-    return next((int(asked[name]) for name in names if name in asked), 1)
+    return next((int(asked[name]) for name in names if asked.get(name) is not None), 1)
 
 
 def _counts(point: Document) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def knee(points: Sequence[Document]) -> Document | None:
     and deterministic rules of thumb for probabilistic problems in computer communications", 1979).
     None with fewer than three points that count: a knee needs two sides.
     """
-    ranked = [point for point in points if counts(point) and point["summary"]["e2e_ms_mean"]]
+    ranked = [point for point in points if counts(point) and point["summary"].get("e2e_ms_mean")]
     if len(ranked) < 3:
         return None
     return max(ranked, key=lambda p: p["summary"]["output_tok_s"] / p["summary"]["e2e_ms_mean"])

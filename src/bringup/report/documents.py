@@ -103,7 +103,7 @@ def _light(point: Document) -> Document:
     """Return a point without what validators found in order, which is half of it."""
     repeats = [
         {**each, "validators": [v for v in each["validators"] if v.get("verdict") != "ok"]}
-        if "validators" in each
+        if each.get("validators")
         else each
         for each in point.get("repeats") or []
     ]
