@@ -23,10 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import likeness
 import yaml
 
-from bringup import artifact, evidence, hardware, probes, serving, session
+from bringup import artifact, evidence, hardware, probes, reference, serving, session
 from bringup.config import SUITES
 from bringup.resident import Home
 from bringup.serving import leasing
@@ -34,6 +33,14 @@ from bringup.serving.devices import CPU
 
 CONCURRENCY = 8
 """Requests decoded at once while a profile is taken."""
+
+TEXTS = [
+    f"<|im_start|>user\nWhat is {a}{sign}{b}? Answer with the number only.<|im_end|>\n"
+    f"<|im_start|>assistant\n{answer}<|im_end|>"
+    for a, b in ((17, 23), (48, 91), (63, 12), (85, 34), (99, 99), (10, 57), (72, 38), (26, 64))
+    for sign, answer in (("*", a * b), ("+", a + b), ("-", a - b))
+]
+"""What all servers read, to compare what they take for likely at each token."""
 
 LEAST_S = 20.0
 """A row is not begun any more when less than this is left."""
@@ -72,6 +79,17 @@ def expected(plan: artifact.Document) -> dict[str, Any]:
     }
 
 
+def compared(base: reference.Reading, other: reference.Reading) -> dict[str, float]:
+    """Return how far predictions are from the reference's, divergences in nats."""
+    found = reference.compare(base, other)
+    return {
+        "positions": found.places,
+        "kl_mean": found.mean_kl,
+        "kl_p99": found.tail_kl,
+        "top1_agreement": found.top1,
+    }
+
+
 class Run:
     """All rows of one run: boots them, and keeps what came of each."""
 
@@ -80,7 +98,7 @@ class Run:
         self._began = time.monotonic()
         self._deadline = self._began + given.deadline_s
         self._questions = probes.load(["arithmetic"], SUITES)
-        self._reference: likeness.Distributions | None = None
+        self._reference: reference.Reading | None = None
         self._ready = threading.Event()
         self._reference_name, self._kept = given.reference, given.keep_traces
         self._lock = threading.Lock()
@@ -195,14 +213,13 @@ class Run:
 
     def _compare(self, name: str, boot: serving.Boot, row: dict[str, Any]) -> None:
         """Compare next-token distributions with the reference's, on texts that all are given."""
-        told = likeness.distributions(boot.endpoint)
+        told = reference.read(boot.url, TEXTS)
         if name == self._reference_name:
             self._reference = told
             self._ready.set()
-            again = likeness.distributions(boot.endpoint)
-            row["against_reference"] = likeness.compared(told, again)
+            row["against_reference"] = compared(told, reference.read(boot.url, TEXTS))
         elif self._ready.wait(max(0.0, self.left_s())) and self._reference:
-            row["against_reference"] = likeness.compared(self._reference, told)
+            row["against_reference"] = compared(self._reference, told)
 
     def _keep(self, name: str, row: dict[str, Any]) -> None:
         with self._lock:

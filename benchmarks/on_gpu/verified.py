@@ -8,6 +8,7 @@ ONE and TWO are the folders that they wrote.  Nothing is filled in: what was not
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import subprocess
@@ -20,6 +21,8 @@ from typing import Any
 
 import jinja2
 import yaml
+
+from bringup import evidence
 
 Json = dict[str, Any]
 HERE = Path(__file__).parent
@@ -59,8 +62,19 @@ def unpacked(brought: Path, into: Path) -> Path:
 
 def rows(one: Path) -> list[Json]:
     """Return each forced row: what the table said, what happened, which kernels ran."""
-    found = read(one / "rows/rows/rows.json") or {}
-    return [row_of(name, row) for name, row in found.items()]
+    folder = one / "rows/rows"
+    found = read(folder / "rows.json") or {}
+    return [row_of(name, reread(row, folder / name)) for name, row in sorted(found.items())]
+
+
+def reread(row: Json, folder: Path) -> Json:
+    """Return a row with what today's tables make of its trace, where that was kept."""
+    traces = sorted(folder.glob("traces/*.json.gz"))
+    if not traces:
+        return row
+    server = read(folder / "server.json")
+    kernels = evidence.kernels_document(traces, server, experiment=folder.name, boot=None)
+    return {**row, "kernels": kernels}
 
 
 def row_of(name: str, row: Json) -> Json:
@@ -114,13 +128,15 @@ def power(found: Sequence[Json]) -> list[Json]:
     for row in found:
         if not row["corrupted"] or not row["divergence"]:
             continue
-        healthy = clean[row["row"]]["divergence"]
+        same = clean[row["row"]]  # but for the scales; its trace was kept
+        healthy = same["divergence"]
         ratio = row["divergence"]["kl_mean"] / healthy["kl_mean"] if healthy else None
         told.append(
             {
                 "row": row["row"],
                 "corrupted": row["corrupted"],
-                "used": (row["used"] or {}).get("experts"),
+                "used": (same["used"] or {}).get("experts"),
+                "clean_right": same["right"],
                 "clean_kl": healthy and healthy["kl_mean"],
                 "kl": row["divergence"]["kl_mean"],
                 "top1_agreement": row["divergence"]["top1_agreement"],
@@ -169,6 +185,21 @@ def middle(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are known."""
     known = sorted(value for value in values if value is not None)
     return known[len(known) // 2] if known else None
+
+
+def idle(one: Path) -> Json | None:
+    """Return power and clock of the GPU before anything was started on it, by nvidia-smi."""
+    file = one / "logs/logs/nvidia-smi.csv"
+    lines = file.read_text().splitlines()[1:] if file.is_file() else []
+    rows = [[cell.strip().split(" ")[0] for cell in line.split(",")] for line in lines]
+    empty = list(itertools.takewhile(lambda row: row[4] == "0", rows))
+    if not empty:
+        return None
+    return {
+        "power_w": middle(float(row[1]) for row in empty),
+        "clock_mhz": middle(float(row[2]) for row in empty),
+        "samples": len(empty),
+    }
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -230,12 +261,22 @@ def span(results: Path, names: Sequence[str]) -> float | None:
 
 
 def side_by_side(two: Path) -> Json:
-    """Return two experiments one after the other against both at once."""
-    names = ["one--triton", "two--marlin"]
-    apart, together = (
-        span(two / "serial/serial", names),
-        span(two / "results-project/results", names),
-    )
+    """Return two experiments one after the other against both at once.
+
+    As whole commands, from Snakemake's start to its end, and from the first server's start to the
+    last point's end.
+    """
+    names, taken = ["one--triton", "two--marlin"], steps(two)
+    whole = [
+        taken[name]["seconds"] if name in taken and taken[name]["exit"] == 0 else None
+        for name in ("serial", "parallel")
+    ]
+    served = [span(two / folder, names) for folder in ("serial/serial", "results-project/results")]
+    return {"commands": apart_and_together(*whole), "servers": apart_and_together(*served)}
+
+
+def apart_and_together(apart: float | None, together: float | None) -> Json:
+    """Return both times and their ratio."""
     ratio = round(apart / together, 3) if apart and together else None
     return {"serial_s": apart, "parallel_s": together, "ratio": ratio}
 
@@ -262,12 +303,17 @@ def over_both(two: Path) -> Json | None:
 
 
 def evicted(two: Path) -> list[str]:
-    """Return the experiments whose idle server was stopped because its GPU was wanted."""
+    """Return the experiments whose idle server was stopped because its GPU was wanted.
+
+    Nothing else stops a server of these two: their workflow's end is another cause.
+    """
     return [
         name
         for name in ("one--triton", "two--marlin")
-        for log in [two / f"serial/serial/experiments/{name}/server.log"]
-        if log.is_file() and "ended (stopped)" in log.read_text(errors="replace")
+        if any(
+            "ended (stopped)" in log.read_text(errors="replace")
+            for log in two.glob(f"serial/serial/experiments/{name}/server*.log")
+        )
     ]
 
 
@@ -283,14 +329,30 @@ def steps(brought: Path) -> Json:
 
 
 def overhead(two: Path) -> Json:
-    """Return the workflow's seconds for one experiment against the same by hand."""
+    """Return what the workflow adds to one experiment's load, probe and sweep by hand.
+
+    The two are different boots, whose loads differ by more than the workflow adds: ``added_s`` is
+    without them, and ``ratio`` is what the workflow would have taken with the load by hand.
+    """
     by_hand = read(two / "logs/logs/by-hand.json")
     own = span(two / "serial/serial", ["one--triton"])
-    ratio = round(own / by_hand["wall_s"], 3) if own and by_hand else None
-    return {"by_hand": by_hand, "workflow_s": own, "ratio": ratio}
+    server = read(two / "serial/serial/experiments/one--triton/server.json")
+    told: Json = {"by_hand": by_hand, "workflow_s": own, "load_s": server and server["load_s"]}
+    if not (by_hand and own and server):
+        return {**told, "added_s": None, "ratio": None}
+    added = (own - server["load_s"]) - (by_hand["wall_s"] - by_hand["load_s"])
+    ratio = 1 + added / by_hand["wall_s"]
+    return {**told, "added_s": round(added, 1), "ratio": round(ratio, 3)}
 
 
 # --- the page ------------------------------------------------------------------------------------
+
+
+def last_day(*results: Path) -> str | None:
+    """Return the day on which the last point of these results was measured."""
+    points = (path for folder in results for path in folder.glob("experiments/*/points/c*.json"))
+    ends = [document["made"]["ended"] for path in points if (document := read(path)).get("made")]
+    return max(ends)[:10] if ends else None
 
 
 def gathered(one_brought: Path, two_brought: Path, scratch: Path) -> Json:
@@ -302,7 +364,7 @@ def gathered(one_brought: Path, two_brought: Path, scratch: Path) -> Json:
     edits = steps(two)
     return {
         "schema": "verified/1",
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "date": last_day(results, two / "results-project/results"),
         "revisions": [
             file.read_text().strip()
             for folder in (one, two)
@@ -324,6 +386,7 @@ def gathered(one_brought: Path, two_brought: Path, scratch: Path) -> Json:
         "overhead": overhead(two),
         "edits": {name: edits[name] for name in ("level", "backend", "patch") if name in edits},
         "steps": {"one": steps(one), "two": edits},
+        "idle": idle(one),
     }
 
 

@@ -1,17 +1,22 @@
-"""What the scripts for GPUs compute: shapes of checkpoints, divergences, the page of a run."""
+"""What the scripts for GPUs compute: shapes of checkpoints, and the page of recorded runs."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 import yaml
 
-ON_GPU = Path(__file__).parents[2] / "benchmarks/on_gpu"
+PROJECT = Path(__file__).parents[2]
+ON_GPU, DOCS = PROJECT / "benchmarks/on_gpu", PROJECT / "docs"
+RECORDED = Path(__file__).with_name("fixtures") / "on_gpu"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,31 +53,6 @@ def test_a_shape_is_a_checkpoint_whose_data_is_a_hole(tmp_path):
     ends = sorted(each["data_offsets"] for name, each in header.items() if name[0] != "_")
     assert all(one[1] == two[0] for one, two in pairwise(ends))
     assert file.stat().st_blocks * 512 < 1 << 20
-
-
-def test_divergence_is_zero_for_equal_and_known_for_two_tokens():
-    import likeness
-
-    assert likeness.divergence({1: 0.75, 2: 0.25}, {1: 0.75, 2: 0.25}) == 0
-    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
-    assert likeness.divergence({1: 0.75, 2: 0.25}, {1: 0.5, 2: 0.5}) == pytest.approx(expected)
-
-
-def test_a_token_that_the_other_does_not_list_counts_as_unlikely():
-    import likeness
-
-    assert likeness.divergence({1: 1.0}, {2: 1.0}) > 10
-
-
-def test_comparison_counts_where_both_say_the_same():
-    import likeness
-
-    one = [[{1: 0.9, 2: 0.1}, {3: 1.0}]]
-    two = [[{1: 0.6, 2: 0.4}, {4: 1.0}]]
-    told = likeness.compared(one, two)
-    assert told["top1_agreement"] == 0.5
-    assert told["positions"] == 2
-    assert told["kl_max"] > told["kl_mean"] > 0
 
 
 def row(outcome: str, known: str | None, dense: str | None = None, **more) -> dict:
@@ -140,6 +120,107 @@ def test_a_forced_plan_leaves_to_the_build_what_was_asked_to_be_automatic():
     plan = rows.untouched({"flags": flags, "argv": argv})
     assert plan["argv"] == ["-m", "x", "--tp-size", "2", "--enable-metrics"]
     assert [flag["flag"] for flag in plan["flags"]] == ["tp-size"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict:
+    """Return what the program makes of the recorded runs."""
+    import verified
+
+    return verified.gathered(RECORDED / "one", RECORDED / "two", tmp_path_factory.mktemp("x") / "x")
+
+
+def test_the_page_in_the_docs_is_what_the_program_makes_of_the_recorded_runs(told):
+    import verified
+
+    assert json.loads((DOCS / "verified.json").read_text()) == json.loads(json.dumps(told))
+    assert (DOCS / "verified.md").read_text() == verified.page(told)
+
+
+def test_recorded_rows_tell_which_kernels_ran_against_what_was_asked(told):
+    rows = {row["row"]: row for row in told["rows"] if not row["corrupted"]}
+    int4 = rows["rows-int4--cutlass"]
+    assert (int4["asked"], int4["used"]["experts"]) == ("cutlass", "marlin")
+    assert int4["verdicts"]["experts"] == "fell-back"
+    assert "Marlin" in int4["sentence"]
+    assert rows["rows-fp8-linear--deep_gemm"]["used"]["experts"] == "deep_gemm"
+    assert rows["rows-fp8-linear--cutlass"]["outcome"] == "starts but is wrong"
+    assert not [row for row in rows.values() if row["agrees"] == "no"]
+
+
+def test_a_corrupted_scale_was_seen_on_each_kernel_that_is_right_without_it(told):
+    found = {row["used"]: row for row in told["power"]}
+    assert {"marlin", "triton", "deep_gemm", "cutlass"} <= found.keys()
+    assert all(row["by_divergence"] or row["by_questions"] for row in told["power"])
+
+
+def test_predicted_memory_was_within_the_margins(told):
+    import verified
+
+    assert len(told["memory"]) == 3
+    for shape in told["memory"]:
+        assert abs(shape["weights_gib_off"]) <= verified.WEIGHTS_MARGIN
+        assert abs(shape["kv_tokens_off"]) <= verified.KV_MARGIN
+
+
+def test_the_recorded_pair_and_the_server_over_both_gpus(told):
+    assert told["side_by_side"]["commands"]["ratio"] >= 1.9
+    assert told["over_both"]["traces"] == told["over_both"]["gpus"] == 2
+    assert any("AllReduce" in kernel["name"] for kernel in told["over_both"]["kernels"])
+    assert told["over_both"]["evicted"] == ["two--marlin"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    archive = RECORDED / "one/results.tar.xz"
+    subprocess.run(["tar", "-xJf", archive, "-C", folder], check=True)
+    return folder / "results"
+
+
+def test_the_reports_figures_are_those_of_the_raw_records(results):
+    """Worked out anew from when each request was sent and its tokens came."""
+    with (DOCS / "verified/points.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["output_tok_s"]]
+    assert {row["experiment"] for row in rows} == {
+        "bf16--triton",
+        "int4--cutlass",
+        "nvfp4--marlin",
+    }
+    for row in rows:
+        logs = results / "experiments" / row["experiment"] / "logs"
+        runs = [
+            json.loads(path.read_text())["records"]
+            for path in logs.glob(f"c{row['concurrency']}.[0-9]*.records.json")
+        ]
+        assert len(runs) == int(row["n_repeats"])
+        assert float(row["output_tok_s"]) == pytest.approx(median(map(speed, runs)), rel=1e-3)
+        ttft = median(
+            median(1000 * (each["first_token_s"] - each["sent_s"]) for each in run) for run in runs
+        )
+        assert float(row["ttft_ms_p50"]) == pytest.approx(ttft, rel=1e-3)
+
+
+def speed(run: list[dict]) -> float:
+    """Return the output tokens of a run by the time from its first send to its last token."""
+    tokens = sum(each["output_tokens"] for each in run)
+    return tokens / (max(e["last_token_s"] for e in run) - min(e["sent_s"] for e in run))
+
+
+def test_the_reports_words_are_in_its_raw_files(results):
+    report = (DOCS / "verified/report.md").read_text()
+    for name in ("bf16--triton", "int4--cutlass", "nvfp4--marlin"):
+        folder = results / "experiments" / name
+        probe = json.loads((folder / "probe.json").read_text())
+        right = [item for item in probe["items"] if item["got"].strip() == item["expected"]]
+        assert f"{len(right)}/{len(probe['items'])}" == "29/29"
+        server = json.loads((folder / "server.json").read_text())
+        assert f"ready after {server['load_s']:.0f} s, boot `{server['boot']}`" in report
+    assert "int4--cutlass was asked for cutlass for its experts and ran marlin" in report
+    trace = json.loads((results / "experiments/int4--cutlass/kernels.json").read_text())
+    products = [k for k in trace["kernels"] if (k["module"], k["role"]) == ("experts", "gemm")]
+    assert products
+    assert all("marlin_moe::Marlin" in kernel["name"] for kernel in products)
 
 
 def test_what_was_not_run_says_so(tmp_path):

@@ -914,6 +914,10 @@ def test_each_variable_that_changes_results_is_known(name):
     assert plan.foreign_environment({name: "1", "PATH": "/bin"}) == {name: "1"}
 
 
+def test_where_built_kernels_are_kept_changes_no_result():
+    assert plan.foreign_environment({"SGLANG_DG_CACHE_DIR": "/x", "SGLANG_CACHE_DIR": "/y"}) == {}
+
+
 def test_variables_that_change_results_are_found_in_an_environment():
     variables = {
         "SGLANG_FORCE_FP8_MARLIN": "1",

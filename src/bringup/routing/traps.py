@@ -44,7 +44,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())
-        if name in known["names"] or name.startswith(prefixes)
+        if name in known["names"] or (name.startswith(prefixes) and name not in known["places"])
     }
 
 
