@@ -14,6 +14,8 @@ from statistics import median
 import pytest
 import yaml
 
+from bringup import evidence
+
 PROJECT = Path(__file__).parents[2]
 ON_GPU, DOCS = PROJECT / "benchmarks/on_gpu", PROJECT / "docs"
 RECORDED = Path(__file__).with_name("fixtures") / "on_gpu"
@@ -168,6 +170,33 @@ def test_the_recorded_pair_and_the_server_over_both_gpus(told):
     assert told["over_both"]["traces"] == told["over_both"]["gpus"] == 2
     assert any("AllReduce" in kernel["name"] for kernel in told["over_both"]["kernels"])
     assert told["over_both"]["evicted"] == ["two--marlin"]
+
+
+@pytest.fixture(scope="module")
+def forced(tmp_path_factory) -> Path:
+    """Return the folder of the forced rows: what came of each, and its server's log."""
+    folder = tmp_path_factory.mktemp("rows")
+    archive = RECORDED / "one/rows.tar.xz"
+    subprocess.run(["tar", "-xJf", archive, "-C", folder], check=True)
+    return folder / "rows"
+
+
+def test_each_recorded_refusal_is_told_from_its_log(forced):
+    rows = json.loads((forced / "rows.json").read_text())
+    refused = {name: row["reason"] for name, row in rows.items() if row["outcome"] == "refuses"}
+    assert len(refused) == 14
+    for name, reason in refused.items():
+        found = evidence.diagnose(forced / name / "server.log", exit_code=1)
+        assert found["class"] == reason["class"], name
+        assert found["message"].split(": ")[-1] == reason["message"].split(": ")[-1], name
+
+
+def test_no_server_that_was_right_has_a_log_that_says_it_failed(forced):
+    rows = json.loads((forced / "rows.json").read_text())
+    right = [name for name, row in rows.items() if row["outcome"] == "starts and is right"]
+    assert len(right) == 16
+    for name in right:
+        assert evidence.failure(forced / name / "server.log", ready=True) is None, name
 
 
 @pytest.fixture(scope="module")
