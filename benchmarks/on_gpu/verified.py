@@ -62,9 +62,18 @@ def unpacked(brought: Path, into: Path) -> Path:
 
 def rows(one: Path) -> list[Json]:
     """Return each forced row: what the table said, what happened, which kernels ran."""
-    folder = one / "rows/rows"
+    folder, results = one / "rows/rows", one / "results/results"
     found = read(folder / "rows.json") or {}
-    return [row_of(name, reread(row, folder / name)) for name, row in sorted(found.items())]
+    return [
+        row_of(name, foreseen(reread(row, folder / name), results / "experiments" / name))
+        for name, row in sorted(found.items())
+    ]
+
+
+def foreseen(row: Json, experiment: Path) -> Json:
+    """Return a row with what its plan says of its backends, also where it was not run."""
+    plan = read(experiment / "plan.json")
+    return {"expected": plan["backend"], **row} if plan else row
 
 
 def reread(row: Json, folder: Path) -> Json:
