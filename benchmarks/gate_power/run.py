@@ -99,14 +99,20 @@ class Work:
         return [json.loads(line) for line in made_cases.read_text().splitlines()]
 
 
-def held_out() -> list[str]:
-    """Return questions that are no suite's: how many answers change is the true damage."""
+def held_out() -> list[probes.Question]:
+    """Return questions that are no suite's: how many answers change is the true damage.
+
+    Answers are bounded as tightly as the clean model's allow: a damaged one may never stop.
+    """
     chance = random.Random("held out")
-    asked = [fact.question for fact in chance.sample(list(facts()), HELD_OUT_FACTS)]
+    asked = [(fact.question, 16) for fact in chance.sample(list(facts()), HELD_OUT_FACTS)]
     for kind in LENGTHS:
         for _ in range(HELD_OUT_LESSONS):
-            asked.append(lesson(chance, kind, LENGTHS[kind][0]).turns[0][0])
-    return asked
+            asked.append((lesson(chance, kind, LENGTHS[kind][0]).turns[0][0], 128))
+    return [
+        probes.Question(str(number), "held-out", prompt, "?", "exact", most)
+        for number, (prompt, most) in enumerate(asked)
+    ]
 
 
 def texts(seed: str, facts_: int, lessons: int) -> list[str]:
@@ -162,13 +168,15 @@ class Bench:
         """Run one whole gate; return its verdict, and which of its parts objected."""
         began = time.monotonic()
         alone = probes.ask(self._url, self._questions, concurrency=concurrency, timeout_s=TIMEOUT_S)
-        within = probes.ask_within_batch(
-            self._url,
-            probes.short(self._questions, SHORT_PROBE),
-            concurrency=concurrency,
-            timeout_s=TIMEOUT_S,
-        )
-        verdict = probes.across({"alone": alone, "during": within}, probes.Thresholds())
+        phases = {"alone": alone}
+        if probes.gate(alone, probes.Thresholds()).gate == "pass":  # else the verdict stands
+            phases["during"] = probes.ask_within_batch(
+                self._url,
+                probes.short(self._questions, SHORT_PROBE),
+                concurrency=concurrency,
+                timeout_s=TIMEOUT_S,
+            )
+        verdict = probes.across(phases, probes.Thresholds())
         beyond = self._beyond_noise(concurrency)
         return {
             "concurrency": concurrency,
@@ -204,11 +212,7 @@ class Bench:
         return self._bound.broken_by(reference.compare(self._clean_texts, read))
 
     def _answers(self) -> list[str]:
-        questions = [
-            probes.Question(str(number), "held-out", asked, "?", "exact", 160)
-            for number, asked in enumerate(self._asked)
-        ]
-        items = probes.ask(self._url, questions, concurrency=16, timeout_s=TIMEOUT_S)
+        items = probes.ask(self._url, self._asked, concurrency=16, timeout_s=TIMEOUT_S)
         return [item.got for item in items]
 
 
