@@ -69,6 +69,11 @@ def told(home: Path) -> dict[str, object]:
     }
 
 
+def machine(home: Path) -> object:
+    """Return what the report says of the machine."""
+    return json.loads((home / "results/report.json").read_text())["machine"]
+
+
 def files(home: Path) -> set[str]:
     """Return the results' files, without the logs that only a cluster has."""
     found = {str(path.relative_to(home)) for path in (home / "results").rglob("*.json")}
@@ -112,6 +117,7 @@ def test_the_same_report_as_on_one_machine(slurm, tmp_path):
         study.end()
     on_this_machine(alone)
     assert told(study.home) == told(alone)
+    assert machine(study.home) == machine(alone)
     assert files(study.home) == files(alone)
     for name in NAMES:
         plan = f"results/experiments/{name}/plan.json"
