@@ -368,13 +368,19 @@ def main() -> None:
         if SGLANG in options.clients:
             ask = held.enter_context(running_clients(options.engine, folder / "clients.log"))
         bench = Bench(url, folder, options.engine, ask)
-        found = document(
-            merged(known.get("faults", {}), measure_faults(bench, options.faults, options.clients)),
-            merged(known.get("curve", {}), measure_curve(bench, options.curve, options.clients)),
-        )
-    options.output.write_text(json.dumps(found, indent=1) + "\n")
-    text = page(json.loads(options.output.read_text()))
-    options.output.with_suffix(".md").write_text(text)
+        faults, curve = known.get("faults", {}), known.get("curve", {})
+        for name in options.faults:
+            faults = merged(faults, measure_faults(bench, [name], options.clients))
+            write(options.output, document(faults, curve))
+        for level in options.curve:
+            curve = merged(curve, measure_curve(bench, [level], options.clients))
+            write(options.output, document(faults, curve))
+
+
+def write(output: Path, found: Mapping[str, Any]) -> None:
+    """Write both documents; after each part, so that none is lost."""
+    output.write_text(json.dumps(found, indent=1) + "\n")
+    output.with_suffix(".md").write_text(page(json.loads(output.read_text())))
 
 
 def merged(
