@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "client_truth"
 sys.path.insert(0, str(BENCHMARK))
@@ -110,3 +111,13 @@ def test_a_level_counts_only_if_all_below_it_do() -> None:
     assert within({"1": off(0.02)}, "ours") is within({}, "ours") is None
     curve = {"1": {"direct": off(0.001)["ours"]}, "4": {"direct": off(0.02)["ours"]}}
     assert unnoticed(curve) == ["direct at C = 4"]
+
+
+def test_the_default_client_is_the_one_that_the_measurement_names() -> None:
+    project = BENCHMARK.parents[1]
+    found = json.loads((project / "docs/client-truth.json").read_text())
+    schema = yaml.safe_load((project / "workflow/schemas/config.schema.yaml").read_text())
+    assert schema["$defs"]["sweep"]["properties"]["client"]["default"] == found["default_client"]
+    assert found["max_concurrency_within_1pct"][found["default_client"]] >= 64
+    assert found["unnoticed"] == []
+    assert client_truth(found) == (project / "docs/client-truth.md").read_text()
