@@ -20,7 +20,6 @@ POWER = paths.PROJECT / "benchmarks" / "gate_power"
 BF16 = paths.PROJECT / "resources" / "arithmetic-moe" / "bf16"
 QUESTIONS = probes.load(["arithmetic", "short"], paths.PROJECT / "resources" / "probes")
 DAMAGED = (
-    "quantization-group-off-by-one-all-layers-0",
     "nibbles-swapped-one-layer-0",
     "scale-wrong-by-2-all-layers-0",
     "global-scale-dropped-one-expert-0",
