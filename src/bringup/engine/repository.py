@@ -184,7 +184,9 @@ class Repository:
             )  # fmt: skip
         archive = self._network("archive", "--format=tar", f"{commit}:{below}")
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(target, filter="data")
+            # `filter="data"` by another way: Python before 3.11.4 has no filters and ignores this
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(target)
 
     def _refs(self, *patterns: str) -> dict[str, str]:
         listed = self._network("ls-remote", "origin", *patterns).decode(errors="replace")
