@@ -104,6 +104,7 @@ class Project(Copy):
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,
+                preexec_fn=heeds_interrupts,
             )
         try:
             yield process
@@ -261,16 +262,24 @@ def in_use(
 PROBE = "results/experiments/it/probe.json"
 SERVER = "results/experiments/it/server.json"
 ONLY = ("--allowed-rules", "launch", "probe")
-LOG_ROOM = 20_000
+LOG_ROOM = 100
+"""Bytes that a server's log may still grow by, once it loads."""
 
 
-def little_room() -> None:
-    """Let the supervisor, which writes the server's log, write no file longer than `LOG_ROOM`.
+def heeds_interrupts() -> None:
+    """Undo what a shell does to programs in its background: they ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    It alone: Python takes a short write of byte code for a whole one, and all that the server
-    imports for the first time would be broken for good.
+
+def little_room(log: Path) -> int:
+    """Let the supervisor write no longer ``log`` than, nearly, it is; return the bytes allowed.
+
+    The supervisor alone: Python takes a short write of byte code for a whole one, and all that the
+    server imports for the first time would be broken for good.
     """
-    resource.prlimit(server().supervisor, resource.RLIMIT_FSIZE, (LOG_ROOM, LOG_ROOM))
+    room = log.stat().st_size + LOG_ROOM
+    resource.prlimit(server().supervisor, resource.RLIMIT_FSIZE, (room, room))
+    return room
 
 
 def test_killed_jobs_supervisors_and_servers_and_no_room_for_logs(project: Project) -> None:
@@ -286,7 +295,7 @@ def test_killed_jobs_supervisors_and_servers_and_no_room_for_logs(project: Proje
         assert server().boot == boot
         os.kill(server().supervisor, signal.SIGKILL)
         loading(run, project, after=second)  # another load
-        little_room()
+        room = little_room(project.folder / "server.log")
         boot = server().boot
         asking = in_use(run, project)
         asking.kill()
@@ -302,7 +311,7 @@ def test_killed_jobs_supervisors_and_servers_and_no_room_for_logs(project: Proje
     assert len(project.boots()) == 3
     assert probe["boot"] == project.boots()[-1]
     log = project.folder / "server.1.log"
-    assert log.stat().st_size == LOG_ROOM
+    assert log.stat().st_size == room
     assert "fired up" not in log.read_text(errors="replace")
 
 
