@@ -359,19 +359,20 @@ def test_runs_are_ended_while_they_use_a_server_that_another_workflow_wants_too(
         (project.folder / "probe.json").unlink(missing_ok=True)
 
     other = Project(tmp_path, real_engine, requests=8)
-    with project.running(PROBE) as run, other.running(SERVER) as second:
+    with project.running(PROBE) as run:
         in_use(run, project)
         os.kill(server().pid, signal.SIGSTOP)  # no answer comes until all is arranged
         assert server().boot == boot
         refused = project.snakemake(PROBE, *ONLY)
         assert refused.returncode != 0
         assert "cannot be locked" in refused.stderr
-        until(lambda: job(second, "launch"), 60, other.said.read_text)
-        another_owner.kill()
-        another_owner.wait()
-        run.kill()
-        project.ended(run)
-        assert other.ended(second) == 0
+        with other.running(SERVER) as second:
+            until(lambda: job(second, "launch"), 60, other.said.read_text)
+            another_owner.kill()
+            another_owner.wait()
+            run.kill()
+            project.ended(run)
+            assert other.ended(second) == 0
     assert not (project.folder / "probe.json").exists()
     assert other.read("server.json")["status"] == "ok"
     assert end_of(project) <= start_of(other)
