@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from bringup.paths import homeless
 from bringup.redact import redacted
 
 Document = dict[str, Any]
@@ -74,12 +75,15 @@ def read_each(paths: Mapping[str, str], *names: str) -> list[Document]:
 
 
 def write(path: str | os.PathLike[str], document: Document) -> None:
-    """Write ``document`` whole or not at all, without secrets; same content, same bytes.
+    """Write ``document`` whole or not at all; same content, same bytes.
+
+    Secrets are left out, and ``{home}`` stands for the user's home folder (`bringup.paths`).
 
     Raises:
         ValueError: a number in it is not finite (JSON has no NaN; a missing figure is ``null``).
     """
-    text = json.dumps(redacted(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    clean = redacted(document, homeless)
+    text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(path, text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ from pathlib import Path
 from bringup.artifact import Document
 from bringup.paths import PROJECT
 from bringup.redact import REFERENCE, redacted
+
+VARIABLES = {"{cache}": "$cache", "{project}": "$project", "{home}": "$HOME"}
+"""The places that documents name (`bringup.paths`), as a script names them."""
+
+PLACES = re.compile("({cache}|{project}|{home})")
 
 PORT = "30000"
 """Where a server that is started by hand listens, unless PORT says otherwise (SGLang's default)."""
@@ -58,8 +64,8 @@ def refusal(reason: Document) -> str:
 
 def _exports(plan: Document) -> Iterator[str]:
     """Yield the environment's lines; PYTHONPATH is the plan's alone."""
-    path = ":".join(_shell(each) for each in plan["pythonpath"])
-    yield f'export PYTHONPATH="{path}"' if path else "unset PYTHONPATH"
+    path = ":".join(plan["pythonpath"])
+    yield f"export PYTHONPATH={_quoted(path)}" if path else "unset PYTHONPATH"
     for name, value in plan["env"].items():
         yield f"export {name}={_quoted(value)}"
 
@@ -81,9 +87,12 @@ def _quoted(word: str) -> str:
         return f'"${{PORT:-{PORT}}}"'
     if secret := REFERENCE.fullmatch(word):
         return f'"${{{secret.group(1)}:?}}"'
-    return f'"{_shell(word)}"' if word.startswith(("{cache}", "{project}")) else shlex.quote(word)
+    parts = PLACES.split(word)
+    if len(parts) == 1:
+        return shlex.quote(word)
+    return "".join(f'"{VARIABLES[part]}"' if part in VARIABLES else _bare(part) for part in parts)
 
 
-def _shell(path: str) -> str:
-    """Return a document's path as the script names it; the places it knows are absolute."""
-    return path.replace("{cache}", "$cache").replace("{project}", "$project")
+def _bare(part: str) -> str:
+    """Quote a part of a word; one of no characters is nothing."""
+    return shlex.quote(part) if part else ""

@@ -2,12 +2,14 @@
 
 Documents never hold a home folder or a user's name: a path below the cache is written
 ``{cache}/…``, one below this checkout ``{project}/…``, one below the working directory relative
-to it.  Other paths stand as the user gave them.
+to it, and wherever the user's home folder stands in a text, ``{home}`` stands in its place.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from functools import cache as once
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -29,10 +31,29 @@ def portable(path: str | os.PathLike[str]) -> str:
 
 
 def actual(path: str) -> Path:
-    """Return the absolute path that a document's ``path`` stands for on this machine."""
-    return Path(expanded(path)).absolute()
+    """Return the absolute path that a document's or the user's ``path`` means on this machine."""
+    return Path(expanded(path)).expanduser().absolute()
+
+
+def homeless(text: str) -> str:
+    """Return ``text`` with ``{home}`` wherever the home folder of this user stands in it."""
+    home = _home()
+    return text if not home or home not in text else _standing(home).sub("{home}", text)
 
 
 def expanded(text: str) -> str:
-    """Return ``text`` (a path, an argument) with ``{cache}`` and ``{project}`` filled in."""
-    return text.replace("{cache}", str(cache())).replace("{project}", str(PROJECT))
+    """Return ``text`` with ``{cache}``, ``{project}`` and ``{home}`` filled in."""
+    for place, folder in (("{cache}", cache()), ("{project}", PROJECT), ("{home}", _home())):
+        text = text.replace(place, str(folder))
+    return text
+
+
+def _home() -> str:
+    # An empty HOME stays empty here (`Path.home` makes it "."); a home at / names nobody.
+    return os.path.expanduser("~").rstrip("/")  # noqa: PTH111
+
+
+@once
+def _standing(home: str) -> re.Pattern[str]:
+    """Return what finds ``home`` as a folder of its own: ``/data/root`` does not hold ``/root``."""
+    return re.compile(rf"(?<![\w.-])(?<!:/){re.escape(home)}(?![\w-]|\.\w)")

@@ -13,9 +13,10 @@ PLAN = {
     "argv": [
         *("-m", "sglang.launch_server", "--model-path", "{model}", "--port", "{port}"),
         *("--json-model-override-args", '{"a": 1}', "--api-key", "{secret:MY_KEY}"),
+        "--chat-template={home}/a template.jinja",
     ],
     "pythonpath": ["{cache}/overlays/x", "{project}/envs/cpu"],
-    "env": {"SGLANG_X": "a b", "HF_TOKEN": "{secret:MY_TOKEN}"},
+    "env": {"SGLANG_X": "a b", "HF_HOME": "{home}/it's $HF", "HF_TOKEN": "{secret:MY_TOKEN}"},
 }
 
 
@@ -30,7 +31,7 @@ def test_a_draft_is_named_where_the_plan_wants_it():
     assert command.words(plan, "models/m", draft="{cache}/snapshots/d")[-1] == "{cache}/snapshots/d"
     assert command.words(plan, "models/m")[-1] == "{draft}"
     script = command.script(plan, "models/m", Path("results"), draft="{cache}/snapshots/d")
-    assert '--speculative-draft-model-path "$cache/snapshots/d"' in script
+    assert '--speculative-draft-model-path "$cache"/snapshots/d' in script
 
 
 @pytest.fixture
@@ -39,7 +40,9 @@ def server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python = tmp_path / ".cache/envs/sglang-0.5.23/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$PYTHONPATH"\necho "$SGLANG_X"\nprintf "%s\\n" "$@"\n')
+    python.write_text(
+        '#!/bin/sh\necho "$PYTHONPATH"\necho "$SGLANG_X"\necho "$HF_HOME"\nprintf "%s\\n" "$@"\n'
+    )
     python.chmod(0o755)
     folder = tmp_path / "results/experiments/nvfp4"
     folder.mkdir(parents=True)
@@ -55,17 +58,18 @@ def run(script, **environment):
 
 
 def test_the_script_starts_the_same_server_from_anywhere(server, tmp_path):
-    done = run(server, PATH="/usr/bin:/bin", MY_TOKEN="x", MY_KEY="k", PORT="31000")
-    path, variable, *arguments = done.stdout.splitlines()
+    done = run(server, PATH="/usr/bin:/bin", MY_TOKEN="x", MY_KEY="k", PORT="31000", HOME="/h/me")
+    path, variable, hub, *arguments = done.stdout.splitlines()
     assert path.split(":")[0] == f"{tmp_path}/.cache/overlays/x"
     assert Path(path.split(":")[1]).resolve() == Path(command.PROJECT, "envs/cpu")
     assert variable == "a b"
+    assert hub == "/h/me/it's $HF"
     assert arguments[:6] == [*PLAN["argv"][:3], "models/m", "--port", "31000"]
-    assert arguments[7:] == ['{"a": 1}', "--api-key", "k"]
+    assert arguments[7:] == ['{"a": 1}', "--api-key", "k", "--chat-template=/h/me/a template.jinja"]
 
 
 def test_the_script_asks_for_a_secret_that_is_not_set(server):
-    done = run(server, PATH="/usr/bin:/bin")
+    done = run(server, PATH="/usr/bin:/bin", HOME="/h/me")
     assert done.returncode != 0
     assert "MY_TOKEN" in done.stderr
 

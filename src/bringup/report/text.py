@@ -20,7 +20,7 @@ LONGEST = 400
 
 LONGEST_SLUG = 100
 
-HOME = re.compile(r"(?<![\w.])(?:/home|/Users)/[^/\s\"':;,]+|(?<![\w./])/root(?=/)")
+HOME = re.compile(r"\{home\}|(?<![\w.])(?:/home|/Users)/[^/\s\"':;,]+|(?<![\w./])/root(?=/)")
 """A home folder, which names a user."""
 
 _LINE_BREAKS = {"\n": "⏎", "\r": "", "\t": " ", "\u2028": "⏎", "\u2029": "⏎", "\x85": "⏎"}
