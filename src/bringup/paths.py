@@ -31,8 +31,8 @@ def portable(path: str | os.PathLike[str]) -> str:
 
 
 def actual(path: str) -> Path:
-    """Return the absolute path that a document's or the user's ``path`` means on this machine."""
-    return Path(expanded(path)).expanduser().absolute()
+    """Return the absolute path that a document's ``path`` stands for on this machine."""
+    return Path(expanded(path)).absolute()
 
 
 def homeless(text: str) -> str:

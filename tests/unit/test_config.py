@@ -102,6 +102,14 @@ def test_a_secret_is_named_not_written(tmp_path):
     assert entry["env"] == {"HF_TOKEN": "{secret:MINE}", "N": "1"}
 
 
+def test_a_tilde_means_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = GOOD.replace("models/small", "~/models/small") + "    server: {chat-template: ~/t.jinja}\n"
+    config = load_text(tmp_path, text)
+    assert config.checkpoints["small"]["path"] == f"{tmp_path}/models/small"
+    assert config.experiments["one"]["server"]["chat-template"] == f"{tmp_path}/t.jinja"
+
+
 def test_order_of_keys_does_not_show(tmp_path):
     one = load_text(tmp_path, GOOD + "    env: {A: 1, B: 2}\n").experiments["one"]
     two = load_text(tmp_path, GOOD + "    env: {B: 2, A: 1}\n").experiments["one"]

@@ -42,10 +42,6 @@ def test_a_home_at_the_root_is_left_alone(monkeypatch, nobodys):
     assert paths.homeless("/usr/bin ~") == "/usr/bin ~"
 
 
-def test_a_tilde_means_the_home_folder():
-    assert str(paths.actual("~/models/m")) == "/home/alice/models/m"
-
-
 PLAN = {
     "experiment": "e",
     "python": "/home/alice/venv/bin/python",

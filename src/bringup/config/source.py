@@ -1,7 +1,8 @@
 """YAML as people mean it: what YAML reads differently from how it looks is an error, with a line.
 
 YAML 1.1 takes ``on:`` for a boolean key, ``1.0:`` for a number, ``1e-4`` for text, and lets the
-last of two equal keys win in silence.  Each of these has cost somebody a benchmark.
+last of two equal keys win in silence.  Each of these has cost somebody a benchmark.  A value that
+begins with ``~/`` lies below the home folder.
 """
 
 from __future__ import annotations
@@ -159,6 +160,8 @@ class _Builder:
             self._report(node, path, f"YAML reads {value} as text; write {right}")
         if value is not None and not isinstance(value, bool | int | float | str):
             self._report(node, path, f"YAML reads {node.value} as a date; write '{node.value}'")
+        if isinstance(value, str) and value.startswith("~/"):
+            return str(Path(value).expanduser())  # as a shell would read it
         return value
 
     def _report(self, node: yaml.Node, path: Path_, message: str) -> None:

@@ -108,7 +108,7 @@ def checked(python: str | os.PathLike[str]) -> Path:
     Raises:
         EnvironmentUnusableError: it is not there, cannot be run, or has no SGLang.
     """
-    interpreter = Path(python).expanduser().absolute()
+    interpreter = Path(python).absolute()
     if interpreter.is_dir() or not os.access(interpreter, os.X_OK):
         raise EnvironmentUnusableError(
             f"python: {python}: no such interpreter (a path to bin/python)"
