@@ -11,17 +11,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from bringup.paths import homeless
 from bringup.redact import redacted_text
 
 
+def _clean(text: str) -> str:
+    return homeless(redacted_text(text))
+
+
 class _Redacting:
-    """A text stream that writes to a log without secrets."""
+    """A text stream that writes to a log without secrets and home folders."""
 
     def __init__(self, sink: IO[str]) -> None:
         self._sink = sink
 
     def write(self, text: str) -> int:
-        self._sink.write(redacted_text(text))
+        self._sink.write(_clean(text))
         return len(text)
 
     def flush(self) -> None:
@@ -42,7 +47,7 @@ def logged(log: str | os.PathLike[str]) -> Iterator[Path]:
             with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
                 yield path
         except Exception as error:
-            sink.write(redacted_text(traceback.format_exc()))
+            sink.write(_clean(traceback.format_exc()))
             message = redacted_text(str(error) or type(error).__name__)
             print(f"{path.stem}: {message}", file=sys.stderr)
             raise SystemExit(1) from None

@@ -88,13 +88,17 @@ def test_paths_in_documents_are_the_same_on_every_machine(tmp_path, monkeypatch)
         assert paths.portable(paths.actual(each)) == each
 
 
-def test_a_failing_job_says_one_line_and_logs_the_rest(tmp_path, capsys):
+def test_a_failing_job_says_one_line_and_logs_the_rest(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/alice")
     with pytest.raises(SystemExit), joblog.logged(tmp_path / "logs" / "weights.log"):
         print("fetching with hf_" + "b" * 34)
-        raise OSError("no space left: needs 157 GiB, 80 GiB free")
-    assert capsys.readouterr().err == "weights: no space left: needs 157 GiB, 80 GiB free\n"
+        raise OSError("/home/alice/hub: no space left: needs 157 GiB, 80 GiB free")
+    told = "weights: /home/alice/hub: no space left: needs 157 GiB, 80 GiB free\n"
+    assert capsys.readouterr().err == told
     log = (tmp_path / "logs" / "weights.log").read_text()
     assert "Traceback" in log
+    assert "OSError: {home}/hub: no space" in log
+    assert "alice" not in log
     assert "hf_b" not in log
 
 

@@ -104,7 +104,9 @@ def test_a_secret_is_named_not_written(tmp_path):
 
 def test_a_tilde_means_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    text = GOOD.replace("models/small", "~/models/small") + "    server: {chat-template: ~/t.jinja}\n"
+    text = (
+        GOOD.replace("models/small", "~/models/small") + "    server: {chat-template: ~/t.jinja}\n"
+    )
     config = load_text(tmp_path, text)
     assert config.checkpoints["small"]["path"] == f"{tmp_path}/models/small"
     assert config.experiments["one"]["server"]["chat-template"] == f"{tmp_path}/t.jinja"

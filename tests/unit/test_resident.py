@@ -256,6 +256,17 @@ def test_secrets_are_written_nowhere(tmp_path: Path, run_folder: Path) -> None:
         assert secret not in written
 
 
+def test_a_log_names_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    code = r"import sys; sys.stdout.buffer.write(b'\xff /home/alice/x ' + sys.argv[1].encode())"
+    spec = Spec("test", (sys.executable, "-c", code, "--at=/home/alice/y"))
+    run_once(spec, tmp_path)
+    Home.of(spec).wait_for_end()
+    log = (tmp_path / "it.log").read_bytes()
+    assert b"\xff {home}/x --at={home}/y" in log
+    assert b"alice" not in log
+
+
 def test_a_flooded_log_keeps_head_and_tail(tmp_path: Path) -> None:
     log = CappedLog(tmp_path / "it.log", limit=100_000, keep=10_000)
     for number in range(100_000):

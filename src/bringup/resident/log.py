@@ -1,4 +1,4 @@
-"""The log of a background process: older ones kept, floods capped, secrets left out."""
+"""The log of a background process: older ones kept, floods capped, no secrets, no home."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 
+from bringup import paths
 from bringup.redact import HIDDEN, SECRET_NAME, SHORTEST_VALUE, redacted
 
 NOTE = "[bringup "
@@ -96,14 +97,20 @@ def _write(file: FileIO, data: bytes) -> None:
 
 
 def pump(stream: int, log: CappedLog, hidden: list[bytes]) -> None:
-    """Copy a process's output to its log, line by line, without the ``hidden`` values.
+    """Copy a process's output to its log, line by line.
 
+    ``hidden`` values are left out, and ``{home}`` stands for the user's home folder.
     Whatever happens to the log, all is read: the process must not stand still.
     """
     for lines in whole_lines(stream):
         for value in hidden:
             lines = lines.replace(value, HIDDEN.encode())
-        log.write(lines)
+        log.write(_homeless(lines))
+
+
+def _homeless(lines: bytes) -> bytes:
+    text = lines.decode("utf-8", "surrogateescape")
+    return paths.homeless(text).encode("utf-8", "surrogateescape")
 
 
 def whole_lines(stream: int) -> Iterator[bytes]:

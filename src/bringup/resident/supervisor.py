@@ -25,6 +25,7 @@ from typing import Any
 
 import psutil
 
+from bringup.paths import homeless
 from bringup.redact import redacted
 from bringup.resident.home import Cause, Home, Order, State, locked
 from bringup.resident.log import CappedLog, pump, secret_values
@@ -127,7 +128,7 @@ class Supervisor:
             notes=order.notes,
         )
         self._publish()
-        self._log.note(f"boot {boot}: {' '.join(redacted(order.argv))}")
+        self._log.note(f"boot {boot}: {homeless(' '.join(redacted(order.argv)))}")
         hidden = secret_values(order.argv, env)
         thread = threading.Thread(target=pump, args=(output, self._log, hidden), daemon=True)
         thread.start()
