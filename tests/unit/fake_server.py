@@ -59,7 +59,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path != "/generate" or asked.refuse:
+        if hung:
+            self.send_error(503)
+        elif self.path != "/generate" or asked.refuse:
             self.reply(400, {"error": {"message": "CUDA error: no kernel image"}})
         else:
             self.reply(200, {"text": "2", "meta_info": {"completion_tokens": 1}})

@@ -18,8 +18,9 @@ from typing import Any
 
 import psutil
 import pytest
+from scripted_server import Answer, ScriptedServer
 
-from bringup.endpoint import NoReplyError
+from bringup.endpoint import Endpoint, NoReplyError
 from bringup.resident import Home
 from bringup.serving import (
     Boot,
@@ -366,6 +367,22 @@ def test_a_hang_in_use(experiment: Any, tmp_path: Path) -> None:
         boot.endpoint.get("/hang", timeout_s=5)
     assert (caught.value.stage, caught.value.cause) == ("use", "no-answer")
     assert not list(Home.all_live())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "works", "asked"),
+    [
+        ({"/generate": 200, "/health": 503}, True, ["/generate"]),
+        ({"/generate": 400, "/health": 200}, True, ["/generate", "/health"]),
+        ({"/generate": 503, "/health": 503}, False, ["/generate", "/health"]),
+    ],
+)
+def test_a_token_says_that_a_server_works_and_else_its_own_word(
+    statuses: dict[str, int], works: bool, asked: list[str]
+) -> None:
+    with ScriptedServer(lambda path, _: Answer({}, statuses[path])) as server:
+        assert identity.works(Endpoint(server.url)) is works
+        assert [path for path, _ in server.requests] == asked
 
 
 def test_a_jobs_own_error_is_its_own(experiment: Any, tmp_path: Path) -> None:

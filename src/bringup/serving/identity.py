@@ -24,6 +24,11 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 ASK_S = 20.0
 """How long a server may take to tell about itself."""
 
+TOKEN_S = 2.0
+"""How long one token may take before the server is asked how it is."""
+
+ONE_TOKEN = {"text": "1", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+
 
 def free_port() -> int:
     """Return a port that nobody listens on, outside the range that the kernel gives to clients.
@@ -106,3 +111,15 @@ def answers(endpoint: Endpoint) -> bool:
         return endpoint.get("/health", timeout_s=ASK_S).status == 200
     except NoReplyError:
         return False
+
+
+def works(endpoint: Endpoint) -> bool:
+    """Tell whether a server that was ready generates a token, or says at least that it is well.
+
+    The token comes first because ``/health`` takes a second or more: SGLang (0.5.13 to 0.5.23)
+    generates one for it too, but only looks a second later whether it came.
+    """
+    with contextlib.suppress(NoReplyError):
+        if endpoint.post("/generate", ONE_TOKEN, timeout_s=TOKEN_S).status == 200:
+            return True
+    return answers(endpoint)

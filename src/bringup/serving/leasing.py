@@ -234,7 +234,7 @@ def failure_in_use(server: Server) -> ServerFailed | Interrupted | None:
     """Return what is wrong with a server after its use, or None if it still serves."""
     deadline = time.monotonic() + DYING_S
     while server.runs():
-        if identity.answers(server.endpoint):
+        if identity.works(server.endpoint):
             return None
         if time.monotonic() > deadline:
             return server.stopped("the server no longer answers", "use", "no-answer")
