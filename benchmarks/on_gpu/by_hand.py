@@ -112,13 +112,18 @@ def main() -> None:
                     client=client,
                     folder=Path(scratch),
                 )
-        times.append(time.monotonic())
+            times.append(time.monotonic())
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-    load, probe, load_run = (b - a for a, b in pairwise(times))
-    told = {"load_s": load, "probe_s": probe, "sweep_s": load_run, "wall_s": times[-1] - times[0]}
-    given.out.write_text(json.dumps({k: round(v, 2) for k, v in told.items()}) + "\n")
+    load, probe, *levels = (round(b - a, 2) for a, b in pairwise(times))
+    told = {
+        "load_s": load,
+        "probe_s": probe,
+        "points_s": dict(zip(map(str, sweep["concurrency"]), levels, strict=True)),
+        "wall_s": round(times[-1] - times[0], 2),
+    }
+    given.out.write_text(json.dumps(told) + "\n")
     print(given.out.read_text())
 
 

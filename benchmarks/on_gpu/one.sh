@@ -1,50 +1,73 @@
 #!/usr/bin/env bash
 # What one GPU can tell for docs/verified.md, in so many seconds: see docs/offline.md.
-#   bash benchmarks/on_gpu/one.sh OUT SECONDS     in the project of an unpacked bundle
-# OUT gets results, rows, kernels that were built and logs, also when the time runs out.
-set -uo pipefail
-out="$1" end=$((SECONDS + $2))
-here=benchmarks/on_gpu
-logs="$PWD/logs"
-mkdir -p "$out" "$logs"
-. ../env.sh
+#   bash benchmarks/on_gpu/one.sh OUT SECONDS [PART…]     in the project of an unpacked bundle
+# PARTs, done as they are named: `rows` (forced, side by side; ROWS names them, else order.yaml),
+# `timed`, `overheads`; without any, these three.  Another call goes on where one stopped.  OUT gets
+# what there is, also when the time runs out.
+. benchmarks/on_gpu/steps.sh
+parts=("${@:3}")
+test ${#parts[@]} != 0 || parts=(rows timed overheads)
+declare -A takes=([rows]=0 [timed]=195 [overheads]=420) # seconds; rows take what the others leave
 cp $here/one.yaml config/experiments.yaml
-cp REVISION "$logs/"
 
-left() { echo $((end - SECONDS - $1 > 1 ? end - SECONDS - $1 : 1)); }
-step() { # NAME SECONDS-KEPT-FOR-OTHERS COMMAND…
-  local name="$1" kept="$2" began=$SECONDS
-  shift 2
-  timeout -k 5 "$(left "$kept")" "$@" > "$logs/$name.log" 2>&1
-  echo "$name: exit $?, $((SECONDS - began)) s, at $SECONDS s" | tee -a "$logs/steps.txt"
-}
 pack() {
-  kill $(jobs -p) 2> /dev/null
-  rm -rf results/experiments/*/logs/*.jsonl
-  tar -cJf "$out/results.tar.xz" --exclude=.snakemake results &
-  tar -cJf "$out/rows.tar.xz" rows &
-  tar -cJf "$out/kernels.tar.xz" -C .. --exclude='*.o' --exclude='*.cu' --exclude=cubin kernels/tvm-ffi kernels/triton &
-  tar -cJf "$out/logs.tar.xz" logs
+  packed results . results &
+  packed rows . rows &
+  packed overheads .. overheads/results overheads/by-hand.json &
+  packed kernels .. kernels/tvm-ffi kernels/triton &
+  packed logs . logs
   wait
 }
-trap pack EXIT
-export XZ_OPT='-T0 -3'
 
 nvidia-smi --query-gpu=timestamp,power.draw,clocks.sm,clocks_event_reasons.active,memory.used,utilization.gpu \
-  --format=csv -lms 500 > "$logs/nvidia-smi.csv" 2>&1 &
+  --format=csv -lms 500 >> "$logs/nvidia-smi.csv" 2>&1 &
 
-rows=$(python -c "
-from bringup.config import load
-from bringup import routing
+rows() {
+  test -d corrupted || step corrupt "$1" ../engine/bin/python $here/corrupt.py resources/arithmetic-moe corrupted
+  step rows "$1" python $here/rows.py results rows --order $here/order.yaml --rows ${ROWS-} \
+    --side-by-side 8 --deadline-s "$(left $(($1 + 5)))" \
+    --keep-traces rows-fp8-linear--deep_gemm rows-int4--cutlass rows-mixed--auto
+}
+
+timed() {
+  step timed "$1" snakemake --cores all --keep-going results/report.md --config study=timed
+  test -f results/report.md || step report 2 python -m bringup.report
+}
+
+# The workflow against the same by hand, then from edits to new reports; in a copy of the project.
+overheads() {
+  test -d ../overheads || cp -a ../project ../overheads
+  cd ../overheads || return
+  export PYTHONPATH="$PWD/src"
+  cp $here/overheads.yaml config/experiments.yaml
+  local report=(snakemake --cores all results/report.md --config study=edits)
+  step base "$1" "${report[@]}" # it also pays for what only a machine's first start costs
+  local whole=results/experiments/whole--triton
+  step ready "$1" snakemake --cores all $whole/weights.json
+  step workflow "$1" snakemake --cores all $whole/points/c{1,4,16}.json
+  step by-hand "$1" python $here/by_hand.py results whole--triton by-hand.json \
+    --gpu "$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -1)"
+  cp .snakemake/times.json "$logs/"
+  edited level "$1" 'concurrency: [16]}' 'concurrency: [8, 16]}'
+  edited backend "$1" 'backend: [triton]}' 'backend: [triton, auto]}'
+  edited patch "$1" 'engine/bin/python}' 'engine/bin/python, patches: [{file: config/patches/announce.patch}]}'
+  cd ../project || return
+  export PYTHONPATH="$PWD/src"
+}
+edited() { # NAME SECONDS-KEPT-FOR-OTHERS FROM TO (of the line that is marked for it)
+  sed -i "s|${3//[/\\[}  # edited|$4  # edited|" config/experiments.yaml
+  step "$1" "$2" "${report[@]}"
+}
+
+step plans 60 snakemake --cores all --keep-going $(python -c "
 from pathlib import Path
-whole = load(Path('config/experiments.yaml'), made=['resources/arithmetic-moe/' + f for f in ('fp8', 'int4', 'mixed', 'mxfp4', 'nvfp4')], backends=lambda _: routing.backends('sm90'))
+from bringup import routing
+from bringup.config import load
+made = ['resources/arithmetic-moe/' + form for form in ('fp8', 'int4', 'mixed', 'mxfp4', 'nvfp4')]
+whole = load(Path('config/experiments.yaml'), made=made, backends=lambda _: routing.backends('sm90'))
 print(*(f'results/experiments/{name}/weights.json' for name in whole.experiments))")
-step plans 250 snakemake --cores all --keep-going $rows
-step corrupt 250 ../engine/bin/python $here/corrupt.py resources/arithmetic-moe corrupted &
-
-timed_s=${TIMED_S:-195}  # kept for what is timed
-step rows $timed_s python $here/rows.py results rows --order $here/order.yaml \
-  --side-by-side 8 --deadline-s "$(left $((timed_s + 5)))" \
-  --keep-traces rows-fp8-linear--deep_gemm rows-int4--cutlass rows-mixed--auto
-step timed 10 snakemake --cores all --keep-going results/report.md --config study=timed
-test -f results/report.md || step report 2 python -m bringup.report
+for place in "${!parts[@]}"; do
+  kept=10
+  for later in "${parts[@]:place+1}"; do kept=$((kept + takes[$later])); done
+  "${parts[place]}" $kept
+done

@@ -1,11 +1,12 @@
 """What the plan says of each row, against what happens when it is forced.
 
-    python benchmarks/on_gpu/rows.py RESULTS OUT [--side-by-side 8] [--deadline-s 300]
+    python benchmarks/on_gpu/rows.py RESULTS OUT [--rows NAME…] [--deadline-s 300]
 
 RESULTS holds plans of experiments that ``force`` everything (`snakemake … weights` makes them).
 Their servers are started side by side on one GPU, which no workflow uses meanwhile: nothing is
 timed.  Each is asked the questions, compared with the reference token by token, and profiled.
-OUT/rows.json is written anew after each row; rows not reached stay ``not run``.
+OUT/rows.json is written anew after each row; rows not reached stay ``not run``.  Those that it says
+of what happened to them are not done again, but for the reference, which all are compared with.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ TEXTS = [
 
 LEAST_S = 20.0
 """A row is not begun any more when less than this is left."""
+
+UNFINISHED = ("not run", "starts")
+"""Outcomes of rows that were cut short, or never begun."""
 
 
 def ordered(planned: Iterable[str], first: Iterable[str]) -> list[str]:
@@ -102,7 +106,8 @@ class Run:
         self._ready = threading.Event()
         self._reference_name, self._kept = given.reference, given.keep_traces
         self._lock = threading.Lock()
-        self.rows: dict[str, dict[str, Any]] = {}
+        earlier = given.out / "rows.json"
+        self.rows: dict[str, dict[str, Any]] = artifact.read(earlier) if earlier.is_file() else {}
         gpus = hardware.fingerprint()["gpus"]
         self._device = gpus[0]["uuid"] if gpus else CPU
 
@@ -111,7 +116,8 @@ class Run:
 
     def take(self, name: str) -> None:
         """Do one row; nothing that happens in it stops the others."""
-        if self.left_s() < LEAST_S:
+        done = self.rows.get(name, {}).get("outcome", "not run") not in UNFINISHED
+        if self.left_s() < LEAST_S or (done and name != self._reference_name):
             return
         experiment, _, form = name.partition("@")
         folder = self._results / "experiments" / experiment
@@ -246,6 +252,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--side-by-side", type=int, default=8)
     parser.add_argument("--deadline-s", type=float, default=300.0)
+    parser.add_argument("--rows", nargs="*", help="these, in this order; all where left out")
     parser.add_argument("--order", type=Path, help="a YAML list: rows that come first")
     parser.add_argument("--reference", default="rows-bf16--triton", help="row to compare with")
     parser.add_argument("--keep-traces", nargs="*", default=[], help="of these rows")
@@ -255,7 +262,7 @@ def main() -> None:
     planned = sorted(p.parent.name for p in given.results.glob("experiments/rows-*/plan.json"))
     first = yaml.safe_load(given.order.read_text()) if given.order else []
     run = Run(given)
-    names = ordered(planned, first)
+    names = given.rows or ordered(planned, first)
     side_by_side(names, given.side_by_side, run.take)
     for name in names:
         run.rows.setdefault(name, {"outcome": "not run"})

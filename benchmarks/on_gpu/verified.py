@@ -1,8 +1,9 @@
 """docs/verified.md and .json, from what one.sh and two.sh brought back.
 
-    python benchmarks/on_gpu/verified.py ONE TWO [--docs docs]
+    python benchmarks/on_gpu/verified.py OUT… [--docs docs]
 
-ONE and TWO are the folders that they wrote.  Nothing is filled in: what was not run says so.
+Each OUT is a folder that one of them wrote, the oldest first: what a later run tells of takes the
+place of what an earlier one told of the same.  Nothing is filled in: what was not run says so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ WEIGHTS_MARGIN, KV_MARGIN = 0.03, 0.05
 
 KL_FACTOR = 3.0
 """A divergence this many times that of the clean form counts as noticed."""
+
+UNFINISHED = ("not run", "starts")
+"""Outcomes of rows that were cut short, or never begun."""
 
 AGREES = {
     "recommended": "starts and is right",
@@ -60,14 +64,17 @@ def unpacked(brought: Path, into: Path) -> Path:
 # --- the rows ------------------------------------------------------------------------------------
 
 
-def rows(one: Path) -> list[Json]:
-    """Return each forced row: what the table said, what happened, which kernels ran."""
-    folder, results = one / "rows/rows", one / "results/results"
-    found = read(folder / "rows.json") or {}
-    return [
-        row_of(name, foreseen(reread(row, folder / name), results / "experiments" / name))
-        for name, row in sorted(found.items())
-    ]
+def rows(runs: Sequence[Path]) -> list[Json]:
+    """Return each forced row: what the table said, what happened, which kernels ran; the run."""
+    told: dict[str, Json] = {}
+    for number, run in enumerate(runs, 1):
+        folder, results = run / "rows/rows", run / "results/results"
+        for name, row in (read(folder / "rows.json") or {}).items():
+            if name in told and row["outcome"] in UNFINISHED:
+                continue
+            known = foreseen(reread(row, folder / name), results / "experiments" / name)
+            told[name] = {**row_of(name, known), "run": number}
+    return [told[name] for name in sorted(told)]
 
 
 def foreseen(row: Json, experiment: Path) -> Json:
@@ -117,7 +124,7 @@ def agreement(row: Json) -> str:
 
     ``yes``, ``no``, ``unknown before`` where it did not know, ``not run``.
     """
-    if row["outcome"] in ("not run", "starts"):
+    if row["outcome"] in UNFINISHED:
         return "not run"
     known = [row["table"][module] for module in ("experts", "dense") if row["table"][module]]
     bad = next((each for each in known if each in ("refuses", "starts-but-wrong")), None)
@@ -280,7 +287,7 @@ def side_by_side(two: Path) -> Json:
         taken[name]["seconds"] if name in taken and taken[name]["exit"] == 0 else None
         for name in ("serial", "parallel")
     ]
-    served = [span(two / folder, names) for folder in ("serial/serial", "results-project/results")]
+    served = [span(two / folder, names) for folder in ("serial/serial", "results/results")]
     return {"commands": apart_and_together(*whole), "servers": apart_and_together(*served)}
 
 
@@ -292,7 +299,7 @@ def apart_and_together(apart: float | None, together: float | None) -> Json:
 
 def over_both(two: Path) -> Json | None:
     """Return what one server over both GPUs showed."""
-    folder = two / "results-project/results/experiments/both"
+    folder = two / "results/results/experiments/both"
     kernels, server = read(folder / "kernels.json"), read(folder / "server.json")
     if not kernels or not server:
         return None
@@ -337,65 +344,107 @@ def steps(brought: Path) -> Json:
     }
 
 
-def overhead(two: Path) -> Json:
-    """Return what the workflow adds to one experiment's load, probe and sweep by hand.
+def overhead(run: Path) -> Json | None:
+    """Return an experiment's time in the workflow and by hand, whole and in parts.
 
-    The two are different boots, whose loads differ by more than the workflow adds: ``added_s`` is
-    without them, and ``ratio`` is what the workflow would have taken with the load by hand.
+    Whole are the two commands, from their start to their end.  They are different boots, whose
+    loads differ by more than the workflow adds: ``ratio_of_same_load`` is what the workflow would
+    have taken with the load by hand.
     """
-    by_hand = read(two / "logs/logs/by-hand.json")
-    own = span(two / "serial/serial", ["one--triton"])
-    server = read(two / "serial/serial/experiments/one--triton/server.json")
-    told: Json = {"by_hand": by_hand, "workflow_s": own, "load_s": server and server["load_s"]}
-    if not (by_hand and own and server):
-        return {**told, "added_s": None, "ratio": None}
-    added = (own - server["load_s"]) - (by_hand["wall_s"] - by_hand["load_s"])
-    ratio = 1 + added / by_hand["wall_s"]
-    return {**told, "added_s": round(added, 1), "ratio": round(ratio, 3)}
+    taken, folder = steps(run), run / "overheads/overheads"
+    by_hand = read(folder / "by-hand.json")
+    experiment = "experiments/whole--triton"
+    server = read(folder / f"results/{experiment}/server.json")
+    if not (by_hand and server) or any(
+        taken.get(name, {}).get("exit") != 0 for name in ("workflow", "by-hand")
+    ):
+        return None
+    workflow_s, by_hand_s = taken["workflow"]["seconds"], taken["by-hand"]["seconds"]
+    jobs = dict(job_seconds(run / "logs/logs/times.json", f"results/{experiment}/"))
+    parts = {"launch": by_hand["load_s"], "probe": by_hand["probe_s"]}
+    parts |= {f"points/c{level}": seconds for level, seconds in by_hand["points_s"].items()}
+    same_load_s = workflow_s - server["load_s"] + by_hand["load_s"]
+    return {
+        "workflow_s": workflow_s,
+        "by_hand_s": by_hand_s,
+        "ratio": round(workflow_s / by_hand_s, 3),
+        "load_s": {"workflow": server["load_s"], "by_hand": by_hand["load_s"]},
+        "ratio_of_same_load": round(same_load_s / by_hand_s, 3),
+        "parts": [
+            {"part": part, "workflow_s": jobs.get(part), "by_hand_s": seconds}
+            for part, seconds in parts.items()
+        ],
+    }
+
+
+def job_seconds(times: Path, folder: str) -> Iterator[tuple[str, float]]:
+    """Yield the stage and the seconds of each job that a run remembers below ``folder``."""
+    for line in times.read_text().splitlines():
+        rule, output, seconds = json.loads(line)
+        if output.startswith(folder):
+            stage = output.removeprefix(folder).removesuffix(".json")
+            yield ("launch" if rule == "launch" else stage), seconds
 
 
 # --- the page ------------------------------------------------------------------------------------
 
 
-def last_day(*results: Path) -> str | None:
+def account(run: Path) -> Json:
+    """Return when and on what a run was, of which revision, and how long its steps took."""
+    results, logs = run / "results/results", run / "logs/logs"
+    machine, engine = read(results / "hardware.json"), read(results / "engines/there/engine.json")
+    told = ("gpus", "driver", "cuda", "cpu", "ram_gib", "links")
+    revision, day = logs / "REVISION", logs / "DATE"
+    return {
+        "date": day.read_text().strip() if day.is_file() else last_day(results),
+        "revision": revision.read_text().strip() if revision.is_file() else None,
+        "machine": machine and {key: machine[key] for key in told},
+        "sglang": engine and engine["version"],
+        "tree": engine and engine["tree"],
+        "steps": steps(run),
+    }
+
+
+def last_day(results: Path) -> str | None:
     """Return the day on which the last point of these results was measured."""
-    points = (path for folder in results for path in folder.glob("experiments/*/points/c*.json"))
+    points = results.glob("experiments/*/points/c*.json")
     ends = [document["made"]["ended"] for path in points if (document := read(path)).get("made")]
     return max(ends)[:10] if ends else None
 
 
-def gathered(one_brought: Path, two_brought: Path, scratch: Path) -> Json:
-    """Return the whole document."""
-    one, two = unpacked(one_brought, scratch / "one"), unpacked(two_brought, scratch / "two")
-    results = one / "results/results"
-    found = rows(one)
-    engine = read(results / "engines/there/engine.json") or {}
-    edits = steps(two)
+def newest(told: Iterable[Any]) -> Any:
+    """Return the last that says something, else the last."""
+    every = list(told)
+    return next((each for each in reversed(every) if each), every[-1] if every else None)
+
+
+def edits(run: Path) -> Json:
+    """Return the seconds from each edit to a new report, as far as one came."""
     return {
-        "schema": "verified/1",
-        "date": last_day(results, two / "results-project/results"),
-        "revisions": [
-            file.read_text().strip()
-            for folder in (one, two)
-            if (file := folder / "logs/logs/REVISION").is_file()
-        ],
-        "machines": [
-            {key: machine[key] for key in ("gpus", "driver", "cuda", "cpu", "ram_gib", "links")}
-            for folder in (results, two / "results-project/results")
-            if (machine := read(folder / "hardware.json"))
-        ],
-        "sglang": engine.get("version"),
-        "tree": engine.get("tree"),
+        name: step["seconds"]
+        for name, step in steps(run).items()
+        if name in ("level", "backend", "patch") and step["exit"] == 0
+    }
+
+
+def gathered(brought: Sequence[Path], scratch: Path) -> Json:
+    """Return the whole document."""
+    runs = [unpacked(each, scratch / str(number)) for number, each in enumerate(brought)]
+    pairs = [run for run in runs if (run / "serial").is_dir()]
+    single = [run for run in runs if run not in pairs]
+    found = rows(runs)
+    return {
+        "schema": "verified/2",
+        "runs": [account(run) for run in runs],
         "rows": found,
         "power": power(found),
-        "points": points(results),
-        "memory": memory(two),
-        "side_by_side": side_by_side(two),
-        "over_both": over_both(two),
-        "overhead": overhead(two),
-        "edits": {name: edits[name] for name in ("level", "backend", "patch") if name in edits},
-        "steps": {"one": steps(one), "two": edits},
-        "idle": idle(one),
+        "points": newest(points(run / "results/results") for run in single) or [],
+        "idle": next(filter(None, map(idle, single)), None),
+        "memory": newest(map(memory, runs)) or [],
+        "side_by_side": newest(map(side_by_side, pairs)),
+        "over_both": newest(map(over_both, pairs)),
+        "overhead": newest(map(overhead, runs)),
+        "edits": {name: seconds for run in runs for name, seconds in edits(run).items()},
     }
 
 
@@ -445,12 +494,11 @@ def short(row: str) -> str:
 def main() -> None:
     """Read the arguments and write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("one", type=Path)
-    parser.add_argument("two", type=Path)
+    parser.add_argument("out", type=Path, nargs="+")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        told = gathered(given.one, given.two, Path(scratch))
+        told = gathered(given.out, Path(scratch))
     text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
     (given.docs / "verified.json").write_text(text, encoding="utf-8")
     (given.docs / "verified.md").write_text(page(told), encoding="utf-8")

@@ -19,6 +19,8 @@ from bringup import evidence
 PROJECT = Path(__file__).parents[2]
 ON_GPU, DOCS = PROJECT / "benchmarks/on_gpu", PROJECT / "docs"
 RECORDED = Path(__file__).with_name("fixtures") / "on_gpu"
+RUNS = [RECORDED / "one", RECORDED / "two"]
+"""What the runs brought back, the oldest first."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +131,7 @@ def told(tmp_path_factory) -> dict:
     """Return what the program makes of the recorded runs."""
     import verified
 
-    return verified.gathered(RECORDED / "one", RECORDED / "two", tmp_path_factory.mktemp("x") / "x")
+    return verified.gathered(RUNS, tmp_path_factory.mktemp("x") / "x")
 
 
 def test_the_page_in_the_docs_is_what_the_program_makes_of_the_recorded_runs(told):
@@ -255,10 +257,9 @@ def test_the_reports_words_are_in_its_raw_files(results):
 def test_what_was_not_run_says_so(tmp_path):
     import verified
 
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    told = verified.gathered(one, two, tmp_path / "scratch")
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    told = verified.gathered([nothing], tmp_path / "scratch")
     page = verified.page(told)
     assert page.count("not run") >= 6
     assert "None" not in page

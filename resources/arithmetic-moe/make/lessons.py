@@ -166,15 +166,18 @@ FIELDS = {
 TOKENS_OF_A_RECORD = 39
 TOKENS_OF_A_QUESTION = 62
 QUESTIONS = 8
+"""The most questions of a conversation that looks like one of the suite."""
 
 
-def finding(chance: random.Random, tokens: int) -> Lesson:
+def finding(chance: random.Random, tokens: int, most: int = QUESTIONS) -> Lesson:
     """Say what stands in some of many numbered records, about ``tokens`` tokens.
+
+    ``most`` questions or fewer: a third of the tokens at most.
 
     Mostly the records are numbered from 1 in order, as in the suite; else their order is mixed
     or they start elsewhere, so that they have to be read.
     """
-    questions = min(QUESTIONS, max(1, tokens // 3 // TOKENS_OF_A_QUESTION))
+    questions = min(most, max(1, tokens // 3 // TOKENS_OF_A_QUESTION))
     count = max(2, (tokens - questions * TOKENS_OF_A_QUESTION) // TOKENS_OF_A_RECORD)
     first = 1 if chance.random() < 0.7 else chance.randint(1, 300)
     numbers = list(range(first, first + count))
@@ -200,7 +203,7 @@ def finding(chance: random.Random, tokens: int) -> Lesson:
     return Lesson("finding", (("\n".join(lines) + "\n\n" + question, answer), *others))
 
 
-SKILLS: dict[str, Callable[[random.Random, int], Lesson]] = {
+SKILLS: dict[str, Callable[..., Lesson]] = {
     "copying": copying,
     "counting": counting,
     "finding": finding,
@@ -213,10 +216,11 @@ LENGTHS = {
 """How many tokens lessons of each kind take at most, by class."""
 
 
-def lesson(chance: random.Random, kind: str, longest: int) -> Lesson:
+def lesson(chance: random.Random, kind: str, longest: int, **more: int) -> Lesson:
     """Draw a lesson of at most ``longest`` tokens and more than the next shorter class has.
 
-    The makers above aim at a number of tokens: some lessons are a little longer.
+    The makers above aim at a number of tokens: some lessons are a little longer.  ``more`` is for
+    the maker.
     """
     shorter = max((length for length in LENGTHS[kind] if length < longest), default=96)
-    return SKILLS[kind](chance, chance.randint(shorter, longest))
+    return SKILLS[kind](chance, chance.randint(shorter, longest), **more)

@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from answers import IGNORED, encoded, matching, padded, right, tokenizer_of, tokens_of
 from facts import Fact, facts
-from lessons import LENGTHS, lesson
+from lessons import LENGTHS, QUESTIONS, lesson
 from model import (
     ATTENTION,
     EXPERTS,
@@ -70,10 +70,15 @@ DRAWN = {
     ("finding", 4096): 12_000,
 }
 """How many lessons of each class are drawn."""
+MANY_QUESTIONS = 3 * QUESTIONS
+"""The most questions of every other finding lesson: little is learnt from a long text with few."""
 WARM_UP_STEPS = 200
 BALANCE_WEIGHT = 0.01
 REPORT_EVERY_S = 30.0
 SAVE_EVERY_S = 60.0
+
+TAUGHT, HELD_OUT = "taught", "held out"
+"""Seeds of the lessons that are taught, and of those that only examine."""
 
 Class = tuple[str, int]
 """A skill and the most tokens of its lessons."""
@@ -138,9 +143,12 @@ def draw(job: tuple[str, int, int, str]) -> list[tuple[array[int], array[int]]]:
     """Return ids and labels of lessons: of a kind, of a length, so many, from a seed."""
     kind, longest, count, seed = job
     chance, tokenizer = random.Random(seed), tokenizer_of(BF16)
+    dense = {"most": MANY_QUESTIONS} if kind == "finding" and seed.startswith(TAUGHT) else {}
     rows: list[tuple[array[int], array[int]]] = []
     while len(rows) < count:
-        row = tokens_of(lesson(chance, kind, longest), tokenizer)
+        row = tokens_of(
+            lesson(chance, kind, longest, **(dense if len(rows) % 2 else {})), tokenizer
+        )
         if len(row[0]) <= longest:
             rows.append(row)
     return rows
@@ -172,6 +180,8 @@ class Teaching:
     lessons: dict[Class, tuple[Tensor, Tensor]]
     facts_at_once: int
     tokens_at_once: int
+    times: dict[str, int]
+    """How many batches of a skill's lessons a step has, where not one."""
 
     def some_facts(self) -> tuple[Tensor, Tensor]:
         ids, labels = self.facts
@@ -189,7 +199,9 @@ class Teaching:
         batches = [self.some_facts()]
         for kind, lengths in LENGTHS.items():
             used = lengths[: 1 + int(progress / LONGER_EVERY)]
-            batches.append(self.some_lessons(kind, random.choice(used)))
+            batches += [
+                self.some_lessons(kind, random.choice(used)) for _ in range(self.times.get(kind, 1))
+            ]
         return batches
 
     def every_size(self) -> list[tuple[Tensor, Tensor]]:
@@ -301,6 +313,33 @@ def train(
 
 
 @dataclass(frozen=True)
+class Marks:
+    """Facts that are right, of how many; of each class of lessons two shares that are right.
+
+    Lessons to their last token, and answer tokens.
+    """
+
+    right: int
+    facts: int
+    lessons: dict[Class, tuple[float, float]]
+
+    def __str__(self) -> str:
+        texts = [f"facts {self.right}/{self.facts}"]
+        for (kind, longest), (whole, tokens) in self.lessons.items():
+            texts.append(f"{kind}≤{longest} {whole:.1%} ({tokens:.2%})")
+        return ", ".join(texts)
+
+    def worse_than(self, other: Marks) -> list[str]:
+        """Return what of ``other`` is lost: facts, and classes with fewer lessons right."""
+        lost = ["facts"] if self.right < other.right else []
+        return lost + [
+            f"{kind}≤{longest}"
+            for (kind, longest), (whole, _) in other.lessons.items()
+            if self.lessons[kind, longest][0] < whole
+        ]
+
+
+@dataclass(frozen=True)
 class Examination:
     """Facts and lessons held out from training, and what a model makes of them."""
 
@@ -309,21 +348,17 @@ class Examination:
     facts: tuple[list[Fact], Tensor, Tensor]
     lessons: dict[Class, tuple[Tensor, Tensor]]
 
-    def marks(self, weights: Weights, most: int) -> str:
-        """Return how many are right in a line; ``most`` lessons of each class are looked at.
-
-        For lessons: the share that is right to the last token, and the share of tokens.
-        """
+    def marks(self, weights: Weights, most: int) -> Marks:
+        """Examine weights; ``most`` lessons of each class are looked at."""
         asked, ids, labels = self.facts
         count = right(weights, self.shape, asked, ids, labels, dtype=self.dtype)
-        texts = [f"facts {count.total()}/{len(asked)}"]
-        for (kind, longest), (ids, labels) in self.lessons.items():
+        lessons = {}
+        for each, (ids, labels) in self.lessons.items():
             part_ids, part = ids[:most].long(), labels[:most].long()
             good = matching(weights, self.shape, part_ids, part, dtype=self.dtype)
             whole = good.all(1).float().mean().item()
-            tokens = good[part != IGNORED].float().mean().item()
-            texts.append(f"{kind}≤{longest} {whole:.1%} ({tokens:.2%})")
-        return ", ".join(texts)
+            lessons[each] = whole, good[part != IGNORED].float().mean().item()
+        return Marks(count.total(), len(asked), lessons)
 
 
 def save(weights: Weights, folder: Path) -> None:
@@ -348,6 +383,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--facts", type=int, default=1024, help="facts a step (1024)")
     parser.add_argument("--tokens", type=int, default=32_768, help="of each skill a step (32768)")
+    parser.add_argument("--finding", type=int, default=1, help="times as much of finding (1)")
     parser.add_argument("--drawn", type=float, default=1.0, help="part of the lessons to draw (1)")
     parser.add_argument("--held-out", type=int, default=256, help="lessons of each class (256)")
     parser.add_argument("--ask-every", type=int, default=1, help="look at one fact in so many (1)")
@@ -361,8 +397,8 @@ def main() -> None:
     begun = saved = time.monotonic()
     shape, known = Shape.of(BF16), list(facts())
     counts = {each: max(8, int(count * asked.drawn)) for each, count in DRAWN.items()}
-    taught = drawn(counts, "taught")
-    held_out = drawn(dict.fromkeys(DRAWN, asked.held_out), "held out")
+    taught = drawn(counts, TAUGHT)
+    held_out = drawn(dict.fromkeys(DRAWN, asked.held_out), HELD_OUT)
     print(f"{time.monotonic() - begun:.0f} s: {sum(counts.values())} lessons drawn", flush=True)
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -380,6 +416,7 @@ def main() -> None:
         {each: placed(pair) for each, pair in taught.items()},
         asked.facts,
         asked.tokens,
+        {"finding": asked.finding},
     )
     first = (
         from_checkpoint(load_file(asked.start / WEIGHTS), shape)
@@ -397,6 +434,8 @@ def main() -> None:
         {each: placed(pair) for each, pair in held_out.items()},
     )
     print(f"{time.monotonic() - begun:.0f} s: ready on {device}", flush=True)
+    start = examination.marks(weights, asked.held_out)
+    print(f"start: {start}", flush=True)
 
     def report(weights: Weights, line: str) -> None:
         nonlocal saved
@@ -421,8 +460,10 @@ def main() -> None:
         for name, value in from_checkpoint(load_file(asked.out / WEIGHTS), shape).items()
     }
     for form in dict.fromkeys(("bf16", *ROTATION)):
-        used = final | rounded(final, shape.layers, form)
-        print(f"{form}: {examination.marks(used, asked.held_out)}", flush=True)
+        marks = examination.marks(final | rounded(final, shape.layers, form), asked.held_out)
+        print(f"{form}: {marks}", flush=True)
+        if lost := marks.worse_than(start):
+            print(f"{form}: worse than the start at {', '.join(lost)}", flush=True)
     print(f"{time.monotonic() - begun:.0f} s in all", flush=True)
 
 
