@@ -162,7 +162,9 @@ class Run:
             if dead := leasing.failure_in_use(server):
                 row |= {"outcome": "dies", "reason": str(dead)}
         except serving.ServerFailed as failure:
-            row |= {"outcome": "refuses", "reason": session.explained(failure)}
+            slow = failure.cause in ("silent", "too-slow")
+            outcome = "not ready in time" if slow else "refuses"
+            row |= {"outcome": outcome, "reason": session.explained(failure)}
         except serving.Interrupted:
             row["outcome"] = "not run" if row["outcome"] == "not run" else row["outcome"]
             row["cut_short"] = True

@@ -122,10 +122,13 @@ def row_of(name: str, row: Json) -> Json:
 def agreement(row: Json) -> str:
     """Say whether the table was right about a row.
 
-    ``yes``, ``no``, ``unknown before`` where it did not know, ``not run``.
+    ``yes``, ``no``, ``unknown before`` where it did not know, ``not settled`` where the server was
+    stopped while it was still starting, ``not run``.
     """
     if row["outcome"] in UNFINISHED:
         return "not run"
+    if row["outcome"] == "not ready in time":
+        return "not settled"
     known = [row["table"][module] for module in ("experts", "dense") if row["table"][module]]
     bad = next((each for each in known if each in ("refuses", "starts-but-wrong")), None)
     expected = AGREES.get(bad or (known[0] if known else ""))

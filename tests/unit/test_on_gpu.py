@@ -77,6 +77,7 @@ def row(outcome: str, known: str | None, dense: str | None = None, **more) -> di
         ("refuses", "works", "refuses", "yes"),
         ("starts and is right", "unknown", None, "unknown before"),
         ("not run", "works", None, "not run"),
+        ("not ready in time", "refuses", None, "not settled"),
     ],
 )
 def test_the_table_is_held_against_what_happened(outcome, experts, dense, agrees):
