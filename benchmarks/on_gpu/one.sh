@@ -41,16 +41,16 @@ overheads() {
   export PYTHONPATH="$PWD/src"
   cp $here/overheads.yaml config/experiments.yaml
   local report=(snakemake --cores all results/report.md --config study=edits)
-  step base "$1" "${report[@]}" # it also pays for what only a machine's first start costs
+  step base $(($1 + 280)) "${report[@]}" # it also pays for what only a machine's first start costs
   local whole=results/experiments/whole--triton
-  step ready "$1" snakemake --cores all $whole/weights.json
-  step workflow "$1" snakemake --cores all $whole/points/c{1,4,16}.json
-  step by-hand "$1" python $here/by_hand.py results whole--triton by-hand.json \
+  step ready $(($1 + 260)) snakemake --cores all $whole/weights.json
+  step workflow $(($1 + 150)) snakemake --cores all $whole/points/c{1,4,16}.json
+  step by-hand $(($1 + 60)) python $here/by_hand.py results whole--triton by-hand.json \
     --gpu "$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -1)"
   cp .snakemake/times.json "$logs/"
+  edited patch "$1" 'engine/bin/python}' 'engine/bin/python, patches: [{file: config/patches/announce.patch}]}'
   edited level "$1" 'concurrency: [16]}' 'concurrency: [8, 16]}'
   edited backend "$1" 'backend: [triton]}' 'backend: [triton, auto]}'
-  edited patch "$1" 'engine/bin/python}' 'engine/bin/python, patches: [{file: config/patches/announce.patch}]}'
   cd ../project || return
   export PYTHONPATH="$PWD/src"
 }
