@@ -48,6 +48,7 @@ def served(
     weights: Document,
     build: Document,
     *,
+    cause: Document | None,
     folder: Path,
     boot: int = 1,
     **who: Any,
@@ -55,6 +56,7 @@ def served(
     """Return the document that ``work`` makes of an experiment's server.
 
     A server that fails is a result: its document says so, and keeps what ``work`` had made.
+    Where an earlier document is the ``cause`` not to start, it is skipped.
 
     Args:
         schema: the document's.
@@ -62,6 +64,7 @@ def served(
         plan: as for `of`.
         weights: as for `of`.
         build: as for `of`.
+        cause: the earlier document after which nothing is to run, if there is one.
         folder: as for `of`.
         boot: as for `of`.
         who: what the document says in any case.
@@ -69,6 +72,8 @@ def served(
     Raises:
         OSError: something that says nothing about the experiment.
     """
+    if cause:
+        return artifact.skipped(schema, cause, **who)
     document = artifact.document(schema, **who)
     try:
         with of(plan, weights, build, folder=folder, boot=boot) as leased:

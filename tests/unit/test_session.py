@@ -31,7 +31,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr("bringup.serving.startup.ATTEMPTS", 1)
     monkeypatch.setattr("bringup.serving.startup.DYING_S", 0.2)
 
-    def do(work: Callable[[serving.Boot], artifact.Document], *flags: str) -> artifact.Document:
+    def do(
+        work: Callable[[serving.Boot], artifact.Document],
+        *flags: str,
+        cause: artifact.Document | None = None,
+    ) -> artifact.Document:
         plan = {
             "experiment": "it",
             "python": sys.executable,
@@ -43,7 +47,10 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         }
         weights = {"snapshot": str(tmp_path / "model")}
         return session.served(
-            "probe/1", work, plan, weights, BUILD, folder=tmp_path, experiment="it"
+            *("probe/1", work, plan, weights, BUILD),
+            cause=cause,
+            folder=tmp_path,
+            experiment="it",
         )
 
     yield do
@@ -96,6 +103,14 @@ def test_a_server_that_does_not_come_up_is_a_result(
     assert document.keys() >= {"experiment", "boot"}
     assert (document["status"], document["reason"]["class"]) == ("failed", class_)
     assert words in document["reason"]["message"]
+
+
+def test_after_a_cause_no_server_is_started(served: Served) -> None:
+    said = artifact.reason("unsupported", "no kernels")
+    document = served(answered, cause=artifact.document("plan/1", "refused", said))
+    assert (document["status"], document["experiment"]) == ("skipped", "it")
+    assert document["reason"]["message"] == "plan refused: no kernels"
+    assert not list(Home.all_live())
 
 
 def test_an_error_of_the_work_itself_is_no_result(served: Served) -> None:

@@ -8,10 +8,9 @@ from bringup.joblog import logged
 
 def main(snakemake):
     output, experiment = Path(snakemake.output[0]), snakemake.wildcards.experiment
-    plan, weights, probe = artifact.read_each(snakemake.input, "plan", "weights", "probe")
-    if cause := artifact.stopping(plan, weights, probe):
-        artifact.write(output, artifact.skipped(accuracy.SCHEMA, cause, experiment=experiment))
-        return
+    plan, weights, build, probe = artifact.read_each(
+        snakemake.input, "plan", "weights", "engine", "probe"
+    )
 
     def measure(boot):
         return accuracy.measure(
@@ -27,7 +26,8 @@ def main(snakemake):
         measure,
         plan,
         weights,
-        artifact.read(snakemake.input.engine),
+        build,
+        cause=artifact.stopping(plan, weights, probe),
         folder=output.parent,
         experiment=experiment,
     )

@@ -9,13 +9,10 @@ from bringup.joblog import logged
 
 def main(snakemake):
     output, experiment = Path(snakemake.output[0]), snakemake.wildcards.experiment
-    plan, weights, server, probe = artifact.read_each(
-        snakemake.input, "plan", "weights", "server", "probe"
+    plan, weights, build, server, probe = artifact.read_each(
+        snakemake.input, "plan", "weights", "engine", "server", "probe"
     )
-    if cause := artifact.stopping(plan, weights, server, probe):
-        skipped = artifact.skipped(evidence.KERNELS_SCHEMA, cause, experiment=experiment)
-        artifact.write(output, skipped)
-        return
+    cause = artifact.stopping(plan, weights, server, probe)
 
     def profile(boot):
         with tempfile.TemporaryDirectory(prefix="bringup-traces-") as traces:
@@ -35,11 +32,13 @@ def main(snakemake):
         profile,
         plan,
         weights,
-        artifact.read(snakemake.input.engine),
+        build,
+        cause=cause,
         folder=output.parent,
         experiment=experiment,
     )
-    session.retire(plan, weights)  # profiling may slow the server down for good
+    if not cause:
+        session.retire(plan, weights)  # profiling may slow the server down for good
     artifact.write(output, document)
 
 

@@ -17,13 +17,11 @@ def main(snakemake, log):
         "experiment": snakemake.wildcards.experiment,
         "concurrency": int(snakemake.wildcards.concurrency),
     }
-    plan, weights, probe = artifact.read_each(snakemake.input, "plan", "weights", "probe")
-    if cause := artifact.stopping(plan, weights, probe) or unwanted(probe, asked["when_wrong"]):
-        artifact.write(output, artifact.skipped(point.SCHEMA, cause, **who))
-        return
-    build = artifact.read(snakemake.input.engine)
+    plan, weights, build, probe = artifact.read_each(
+        snakemake.input, "plan", "weights", "engine", "probe"
+    )
+    cause = artifact.stopping(plan, weights, probe) or unwanted(probe, asked["when_wrong"])
     started = made.now()
-    client = session.client(sweep["client"], build, log=log.with_suffix(".client.log"))
 
     def measure(boot):
         return point.measure(
@@ -55,14 +53,24 @@ def main(snakemake, log):
                 measure_wrong=asked["when_wrong"] == "run",
             ),
             repeats=sweep["repeats"],
-            client=client,
+            client=session.client(sweep["client"], build, log=log.with_suffix(".client.log")),
             folder=log.parent,
         )
 
     document = session.served(
-        point.SCHEMA, measure, plan, weights, build, folder=output.parents[1], boot=number, **who
+        point.SCHEMA,
+        measure,
+        plan,
+        weights,
+        build,
+        cause=cause,
+        folder=output.parents[1],
+        boot=number,
+        **who,
     )
-    artifact.write(output, document | {"made": made.since(started)})
+    if not cause:
+        document["made"] = made.since(started)
+    artifact.write(output, document)
 
 
 def unwanted(probe, when_wrong):

@@ -9,10 +9,9 @@ from bringup.reference import stage
 
 def main(snakemake):
     output, experiment = Path(snakemake.output[0]), snakemake.wildcards.experiment
-    plan, weights, server = artifact.read_each(snakemake.input, "plan", "weights", "server")
-    if cause := artifact.stopping(plan, weights, server):
-        artifact.write(output, artifact.skipped(stage.PREDICTIONS, cause, experiment=experiment))
-        return
+    plan, weights, build, server = artifact.read_each(
+        snakemake.input, "plan", "weights", "engine", "server"
+    )
 
     def read(boot):
         return stage.predictions(
@@ -29,7 +28,8 @@ def main(snakemake):
         read,
         plan,
         weights,
-        artifact.read(snakemake.input.engine),
+        build,
+        cause=artifact.stopping(plan, weights, server),
         folder=output.parent,
         experiment=experiment,
     )

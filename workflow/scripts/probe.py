@@ -9,10 +9,9 @@ from bringup.joblog import logged
 def main(snakemake):
     output, experiment = Path(snakemake.output[0]), snakemake.wildcards.experiment
     settings = snakemake.params.probes
-    plan, weights, server = artifact.read_each(snakemake.input, "plan", "weights", "server")
-    if cause := artifact.stopping(plan, weights, server):
-        artifact.write(output, artifact.skipped(probes.SCHEMA, cause, experiment=experiment))
-        return
+    plan, weights, build, server = artifact.read_each(
+        snakemake.input, "plan", "weights", "engine", "server"
+    )
 
     def ask(boot):
         items = probes.ask(
@@ -25,9 +24,15 @@ def main(snakemake):
         limits = probes.Thresholds(settings["pass_share"], settings["degraded_share"])
         return probes.document(experiment, boot.id, settings["suites"], items, limits)
 
-    build = artifact.read(snakemake.input.engine)
     document = session.served(
-        probes.SCHEMA, ask, plan, weights, build, folder=output.parent, experiment=experiment
+        probes.SCHEMA,
+        ask,
+        plan,
+        weights,
+        build,
+        cause=artifact.stopping(plan, weights, server),
+        folder=output.parent,
+        experiment=experiment,
     )
     artifact.write(output, document)
 
