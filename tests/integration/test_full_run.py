@@ -31,7 +31,7 @@ experiments:
     server: {max-total-tokens: 8192, max-running-requests: 16, mem-fraction-static: 0.3}
     env: {OMP_NUM_THREADS: 1}
     sweep: {concurrency: [1, 2], input_tokens: 64, output_tokens: 16, repeats: 2, min_seconds: 1}
-  patched: {<<: *arithmetic, engine: patched, baseline: bf16}
+  patched: {<<: *arithmetic, engine: patched, baseline: bf16, reference: bf16}
   nvfp4: {<<: *arithmetic, checkpoint: arithmetic-nvfp4}
   large:
     study: dsv4-flash
@@ -116,6 +116,14 @@ def test_the_patch_is_in_what_ran_and_only_there(results):
     assert patch["outcome"] == "applied"
     assert ANNOUNCED in (results / "experiments/patched/server.log").read_text()
     assert ANNOUNCED not in (results / "experiments/bf16/server.log").read_text()
+
+
+def test_a_patch_that_changes_nothing_predicts_what_its_reference_does(results):
+    reference = load(results / "experiments/patched/reference.json")
+    assert (reference["verdict"], reference["reference"]) == ("agrees", "bf16")
+    assert reference["figures"]["places"] > 100
+    assert reference["figures"]["mean_kl"] < 1e-3  # nats; another model is above 0.01
+    assert not (results / "experiments/nvfp4/predictions.json").exists()
 
 
 def test_what_a_cpu_cannot_run_is_refused_before_a_server_starts(results):
