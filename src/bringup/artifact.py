@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bringup.paths import homeless
+from bringup import paths
 from bringup.redact import redacted
 
 Document = dict[str, Any]
@@ -54,14 +54,15 @@ def stopping(*documents: Document) -> Document | None:
 
 
 def read(path: str | os.PathLike[str]) -> Document:
-    """Read a document.
+    """Read a document, ``{home}`` filled in.
 
     Raises:
         ValueError: the file is no JSON object; the message names it.
     """
     text = Path(path).read_text(encoding="utf-8")
+    home = json.dumps(paths.home(), ensure_ascii=False)[1:-1]
     try:
-        loaded = json.loads(text)
+        loaded = json.loads(text.replace(paths.HOME, home))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(loaded, dict):
@@ -69,9 +70,9 @@ def read(path: str | os.PathLike[str]) -> Document:
     return loaded
 
 
-def read_each(paths: Mapping[str, str], *names: str) -> list[Document]:
-    """Read those of ``paths`` that are named, in that order; raises like `read`."""
-    return [read(paths[name]) for name in names]
+def read_each(files: Mapping[str, str], *names: str) -> list[Document]:
+    """Read those of ``files`` that are named, in that order; raises like `read`."""
+    return [read(files[name]) for name in names]
 
 
 def write(path: str | os.PathLike[str], document: Document) -> None:
@@ -82,7 +83,7 @@ def write(path: str | os.PathLike[str], document: Document) -> None:
     Raises:
         ValueError: a number in it is not finite (JSON has no NaN; a missing figure is ``null``).
     """
-    clean = redacted(document, homeless)
+    clean = redacted(document, paths.homeless)
     text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(path, text)
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bringup.artifact import Document
-from bringup.paths import PROJECT
+from bringup.paths import HOME, PROJECT, homeless
 from bringup.redact import REFERENCE, redacted
 
-VARIABLES = {"{cache}": "$cache", "{project}": "$project", "{home}": "$HOME"}
+VARIABLES = {"{cache}": "$cache", "{project}": "$project", HOME: "$HOME"}
 """The places that documents name (`bringup.paths`), as a script names them."""
 
-PLACES = re.compile("({cache}|{project}|{home})")
+PLACES = re.compile(f"({'|'.join(VARIABLES)})")
 
 PORT = "30000"
 """Where a server that is started by hand listens, unless PORT says otherwise (SGLang's default)."""
@@ -87,7 +87,7 @@ def _quoted(word: str) -> str:
         return f'"${{PORT:-{PORT}}}"'
     if secret := REFERENCE.fullmatch(word):
         return f'"${{{secret.group(1)}:?}}"'
-    parts = PLACES.split(word)
+    parts = PLACES.split(homeless(word))
     if len(parts) == 1:
         return shlex.quote(word)
     return "".join(f'"{VARIABLES[part]}"' if part in VARIABLES else _bare(part) for part in parts)

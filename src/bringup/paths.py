@@ -2,7 +2,8 @@
 
 Documents never hold a home folder or a user's name: a path below the cache is written
 ``{cache}/…``, one below this checkout ``{project}/…``, one below the working directory relative
-to it, and wherever the user's home folder stands in a text, ``{home}`` stands in its place.
+to it.  Where the user's home folder stands in a text, a file says ``{home}``: it is put there when
+the file is written and filled in when it is read (`bringup.artifact`), so that code sees neither.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import os
 import re
 from functools import cache as once
 from pathlib import Path
+
+HOME = "{home}"
+"""What files say for the user's home folder."""
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -37,23 +41,22 @@ def actual(path: str) -> Path:
 
 def homeless(text: str) -> str:
     """Return ``text`` with ``{home}`` wherever the home folder of this user stands in it."""
-    home = _home()
-    return text if not home or home not in text else _standing(home).sub("{home}", text)
+    folder = home()
+    return _standing(folder).sub(HOME, text) if folder and folder in text else text
 
 
 def expanded(text: str) -> str:
-    """Return ``text`` with ``{cache}``, ``{project}`` and ``{home}`` filled in."""
-    for place, folder in (("{cache}", cache()), ("{project}", PROJECT), ("{home}", _home())):
-        text = text.replace(place, str(folder))
-    return text
+    """Return ``text`` (a path, an argument) with ``{cache}`` and ``{project}`` filled in."""
+    return text.replace("{cache}", str(cache())).replace("{project}", str(PROJECT))
 
 
-def _home() -> str:
+def home() -> str:
+    """Return the user's home folder; empty where it is nobody's."""
     # An empty HOME stays empty here (`Path.home` makes it "."); a home at / names nobody.
     return os.path.expanduser("~").rstrip("/")  # noqa: PTH111
 
 
 @once
-def _standing(home: str) -> re.Pattern[str]:
-    """Return what finds ``home`` as a folder of its own: ``/data/root`` does not hold ``/root``."""
-    return re.compile(rf"(?<![\w.-])(?<!:/){re.escape(home)}(?![\w-]|\.\w)")
+def _standing(folder: str) -> re.Pattern[str]:
+    """Return what finds ``folder`` as a whole path: ``/data/root`` does not hold ``/root``."""
+    return re.compile(rf"(?<![\w.-])(?<!:/){re.escape(folder)}(?![\w-]|\.\w)")

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from bringup import artifact, paths
-from bringup.evidence.server import server_document
 from bringup.report import text
 from bringup.serving import ServerSpec
 
@@ -31,9 +30,11 @@ def home(monkeypatch):
         ("https://home/alice/x", "https://home/alice/x"),
     ],
 )
-def test_the_home_folder_is_named_and_found_again(given, written):
+def test_the_home_folder_is_named_and_found_again(tmp_path, given, written):
     assert paths.homeless(given) == written
-    assert paths.expanded(written) == given
+    artifact.write(tmp_path / "it.json", {"it": given})
+    assert json.loads((tmp_path / "it.json").read_text()) == {"it": written}
+    assert artifact.read(tmp_path / "it.json") == {"it": given}
 
 
 @pytest.mark.parametrize("nobodys", ["/", ""])
@@ -58,32 +59,10 @@ def test_a_plan_written_without_the_home_starts_the_same_server(tmp_path):
     file = tmp_path / "plan.json"
     artifact.write(file, PLAN)
     assert "alice" not in file.read_text()
-    weights = {"snapshot": "/models/m"}
-    assert ServerSpec.of(artifact.read(file), weights) == ServerSpec.of(PLAN, weights)
-
-
-def test_what_was_asked_for_below_the_home_is_no_difference(tmp_path):
-    file, log = tmp_path / "plan.json", tmp_path / "server.log"
-    artifact.write(file, PLAN)
-    log.write_text("")
-    server = server_document(
-        experiment="e",
-        plan=artifact.read(file),
-        boot="b",
-        argv=PLAN["argv"],
-        gpus=[],
-        load_s=1,
-        server_info={"chat_template": "/home/alice/x.jinja"},
-        model_info={},
-        log=log,
-        live={},
-        imports={},
-    )
-    assert server["differences"] == []
-    artifact.write(tmp_path / "server.json", server)
-    written = artifact.read(tmp_path / "server.json")
-    assert written["asked"]["--chat-template"] == "{home}/x.jinja"
-    assert "alice" not in json.dumps(written)
+    assert artifact.read(file) == PLAN
+    started = ServerSpec.of(artifact.read(file), {"snapshot": "/models/m"}).process
+    assert started.argv == ("/home/alice/venv/bin/python", *PLAN["argv"])
+    assert started.env["HF_HOME"] == "/home/alice/hub"
 
 
 def test_pages_show_a_tilde():

@@ -12,7 +12,6 @@ from bringup.evidence.diagnosis import failure
 from bringup.evidence.observed import Observed, number, observe
 from bringup.evidence.rules import table
 from bringup.evidence.verdicts import MODULES, UNDECIDED, backend
-from bringup.paths import expanded
 from bringup.redact import redacted
 
 SCHEMA = "server/1"
@@ -61,7 +60,7 @@ def server_document(
     """
     observed = observe(log)
     reason = failure(log, ready=True)
-    asked = _asked(plan)
+    asked = {row["flag"]: row["value"] for row in plan.get("flags", [])}
     status: Status = "ok" if reason is None else "failed"
     return document(
         SCHEMA,
@@ -98,7 +97,7 @@ def failed_document(
     Raises:
         OSError: the log cannot be read.
     """
-    asked = _asked(plan)
+    asked = {row["flag"]: row["value"] for row in plan.get("flags", [])}
     return document(
         SCHEMA,
         "failed",
@@ -114,14 +113,6 @@ def failed_document(
         imports=None,
         versions=_versions(None, versions, packages),
     )
-
-
-def _asked(plan: Document) -> dict[str, Any]:
-    """Return what the plan's flags ask for, paths as the server was given them."""
-    return {
-        row["flag"]: expanded(row["value"]) if isinstance(row["value"], str) else row["value"]
-        for row in plan.get("flags", [])
-    }
 
 
 def asked_of(server_info: Mapping[str, Any], observed: Observed) -> dict[str, Any]:

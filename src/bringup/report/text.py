@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from bringup.paths import homeless
 from bringup.redact import redacted
 
 LONGEST = 400
@@ -37,12 +38,16 @@ def plain(text: object, longest: int = LONGEST) -> str:
     Terminal escapes, bidirectional overrides, zero-width characters and lone surrogates become
     visible signs; a line break becomes ``⏎``.
     """
-    line = HOME.sub("~", str(text)).rstrip()
+    line = _without_home(str(text)).rstrip()
     if not line.isprintable():
         line = "".join(map(_visible, line))
     if len(line) <= longest:
         return line
     return f"{line[:longest]}… ({len(line) - longest} more characters)"
+
+
+def _without_home(line: str) -> str:
+    return HOME.sub("~", homeless(line)) if "/" in line or "{" in line else line
 
 
 def _visible(character: str) -> str:
@@ -120,11 +125,11 @@ def slug(name: str) -> str:
 
 def clean(value: Any) -> Any:
     """Return a JSON value without secrets, without home folders, and writable as UTF-8."""
-    return redacted(value, _without_homes)
+    return redacted(value, _writable)
 
 
-def _without_homes(line: str) -> str:
-    shown = HOME.sub("~", line) if "/" in line else line
+def _writable(line: str) -> str:
+    shown = _without_home(line)
     return shown if shown.isascii() else shown.encode("utf-8", "replace").decode()
 
 

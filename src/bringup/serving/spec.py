@@ -63,7 +63,7 @@ class ServerSpec:
             "PYTHONDONTWRITEBYTECODE": None,  # every start would compile all of SGLang again
             "PYTHONPATH": pythonpath or None,
             "PYTHONUNBUFFERED": "1",  # what it printed last must not be lost when it dies
-            **{name: revealed(expanded(value)) for name, value in plan["env"].items()},
+            **{name: revealed(value) for name, value in plan["env"].items()},
         }
         return cls(
             process=Spec(
