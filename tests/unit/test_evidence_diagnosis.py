@@ -128,6 +128,8 @@ def test_the_same_words_have_opposite_remedies_at_another_stage(
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",
             "unsupported",
         ),
+        ("EOFError: marshal data too short", "damaged-environment"),
+        ("ImportError: /envs/x/torch/lib/libc10.so: file too short", "damaged-environment"),
         ("ninja: build stopped: subcommand failed.", "compile-failure"),
         ("Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)", "watchdog"),
         ("KeyError: 'model.layers.0.foo'", "exception"),
