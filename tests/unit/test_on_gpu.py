@@ -255,6 +255,61 @@ def test_the_reports_words_are_in_its_raw_files(results):
     assert all("marlin_moe::Marlin" in kernel["name"] for kernel in products)
 
 
+def test_the_workflows_time_is_held_against_that_by_hand(tmp_path):
+    import verified
+
+    logs, results = tmp_path / "logs/logs", tmp_path / "overheads/overheads/results/experiments"
+    whole = results / "whole--triton"
+    for folder in (logs, whole):
+        folder.mkdir(parents=True)
+    by_hand = {"load_s": 30.0, "probe_s": 1.0, "points_s": {"1": 20.0, "16": 19.0}, "wall_s": 70.0}
+    (tmp_path / "overheads/overheads/by-hand.json").write_text(json.dumps(by_hand))
+    (whole / "server.json").write_text(json.dumps({"load_s": 34.0}))
+    lines = ["workflow: exit 0, 78000 ms, at 90 s", "by-hand: exit 0, 71000 ms, at 161 s"]
+    lines += ["level: exit 0, 44000 ms, at 200 s", "backend: exit 124, 60000 ms, at 260 s"]
+    (logs / "steps.txt").write_text("\n".join(lines))
+    jobs = [["launch", "server.json", 35.5], ["probe", "probe.json", 1.5]]
+    jobs += [["point", "points/c1.json", 20.6], ["point", "points/c16.json", 19.4]]
+    folder = "results/experiments/whole--triton"
+    told = [json.dumps([rule, f"{folder}/{file}", seconds]) for rule, file, seconds in jobs]
+    told.append(json.dumps(["probe", "results/experiments/small--triton/probe.json", 1.2]))
+    (logs / "times.json").write_text("\n".join(told))
+
+    found = verified.overhead(tmp_path)
+    assert found["ratio"] == round(78 / 71, 3)
+    assert found["ratio_of_same_load"] == round(74 / 71, 3)
+    parts = {each["part"]: (each["workflow_s"], each["by_hand_s"]) for each in found["parts"]}
+    assert parts == {
+        "launch": (35.5, 30.0),
+        "probe": (1.5, 1.0),
+        "points/c1": (20.6, 20.0),
+        "points/c16": (19.4, 19.0),
+    }
+    assert verified.edits(tmp_path) == {"level": 44.0}
+
+
+def test_what_a_later_run_did_not_finish_stays_as_it_was(tmp_path):
+    import verified
+
+    runs = []
+    for number, outcomes in enumerate(
+        [
+            {"rows-a": "refuses", "rows-b": "not run", "rows-c": "starts and is right"},
+            {"rows-a": "starts and is right", "rows-b": "refuses", "rows-c": "not run"},
+        ]
+    ):
+        folder = tmp_path / str(number)
+        (folder / "rows/rows").mkdir(parents=True)
+        found = {name: {"outcome": outcome} for name, outcome in outcomes.items()}
+        (folder / "rows/rows/rows.json").write_text(json.dumps(found))
+        runs.append(folder)
+    assert [(row["row"], row["outcome"], row["run"]) for row in verified.rows(runs)] == [
+        ("rows-a", "starts and is right", 2),
+        ("rows-b", "refuses", 2),
+        ("rows-c", "starts and is right", 1),
+    ]
+
+
 def test_what_was_not_run_says_so(tmp_path):
     import verified
 
