@@ -840,7 +840,12 @@ def test_predictions_unlike_the_references_and_benchmarks_stand_beside_the_answe
         {
             "schema": "reference/1",
             "status": "wrong",
-            "reason": {"class": "unlike-reference", "message": "m", "evidence": [], "hint": None},
+            "reason": {
+                "class": "unlike-reference",
+                "message": "unlike nvfp4-marlin: mean KL 0.031 nats, noise explains 0.002",
+                "evidence": [],
+                "hint": None,
+            },
             "experiment": "nvfp4-cutlass",
             "reference": "nvfp4-marlin",
             "verdict": "differs",
@@ -865,7 +870,12 @@ def test_predictions_unlike_the_references_and_benchmarks_stand_beside_the_answe
         {
             "schema": "accuracy/1",
             "status": "wrong",
-            "reason": {"class": "accuracy-below", "message": "m", "evidence": [], "hint": None},
+            "reason": {
+                "class": "accuracy-below",
+                "message": "gsm8k: 0.750 of 20, at least 0.9 was wanted",
+                "evidence": [],
+                "hint": None,
+            },
             "experiment": "nvfp4-cutlass",
             "boot": "b",
             "harness": {"name": "lm-eval", "version": "0.4.13"},
@@ -882,3 +892,13 @@ def test_predictions_unlike_the_references_and_benchmarks_stand_beside_the_answe
     (found,) = [e for e in document["experiments"] if e["name"] == "nvfp4-cutlass"]
     assert found["correctness"]["reference"]["verdict"] == "differs"
     assert found["correctness"]["accuracy"] == [score]
+    assert (found["status"], found["stage"]) == ("wrong", "accuracy")
+    (study_,) = [each for each in document["studies"] if each["name"] == found["study"]]
+    ranked = {row["experiment"] for each in study_["rankings"] for row in each["order"]}
+    assert "nvfp4-marlin" in ranked
+    assert "nvfp4-cutlass" not in ranked
+    answers = " ".join(study_["answer"])
+    assert "nvfp4-cutlass starts but is wrong (gsm8k: 0.750 of 20, at least 0.9 was" in answers
+    assert "nvfp4-cutlass unlike nvfp4-marlin (mean KL 0.031 nats" in answers
+    (warning,) = [each for each in document["warnings"] if each["class"] == "unlike-reference"]
+    assert warning["experiments"] == ["nvfp4-cutlass"]

@@ -52,6 +52,7 @@ def answer(
         *_compared(rows, rankings),
         *_restless(rows),
         *_tempting(rows),
+        *_unlike(rows),
         *_fell_back(rows),
         *_not_run(rows),
     ]
@@ -184,8 +185,7 @@ def _restless(rows: Sequence[Document]) -> Iterator[str]:
 def _tempting(rows: Sequence[Document]) -> Iterator[str]:
     """Warn of figures that come from wrong answers."""
     for row in [row for row in rows if row["status"] == "wrong"][:MOST_NAMED]:
-        found = row["correctness"] or {}
-        right = f"{found.get('right')} of {found.get('asked')} answers were right"
+        right = _wrongness(row)
         measured = [point for point in row["points"] if point["output_tok_s"] is not None]
         if measured:
             best = max(measured, key=lambda point: float(point["output_tok_s"]))
@@ -196,6 +196,27 @@ def _tempting(rows: Sequence[Document]) -> Iterator[str]:
             )
         else:
             yield f"{row['name']} starts but is wrong ({right}), so it was not measured."
+
+
+def _wrongness(row: Document) -> str:
+    """Say what shows that an experiment is wrong: answers, or benchmarks below what is wanted."""
+    if row["stage"] == "accuracy":
+        return str(row["cause"]["message"])
+    found = row["correctness"] or {}
+    return f"{found.get('right')} of {found.get('asked')} answers were right"
+
+
+def _unlike(rows: Sequence[Document]) -> Iterator[str]:
+    """Name what predicts otherwise than its reference, by more than chance explains."""
+    compared = [(row["name"], (row["correctness"] or {}).get("reference")) for row in rows]
+    told = [
+        f"{name} unlike {found['name']} (mean KL {found['mean_kl']:.2g} nats, the same likeliest "
+        f"token at {found['top1']:.1%} of places)"
+        for name, found in compared
+        if found and found["verdict"] == "differs"
+    ]
+    if told:
+        yield f"By more than chance, predictions differ: {wording.some(told, MOST_NAMED)}."
 
 
 def _fell_back(rows: Sequence[Document]) -> Iterator[str]:

@@ -112,9 +112,14 @@ def _outcome(
             return _first_cause(documents, stage, document)
         if document["status"] != "ok":
             return document["status"], stage, document["reason"]
+    benchmarks = documents.get("accuracy", {})
+    if benchmarks.get("status") == "wrong":
+        return "wrong", "accuracy", benchmarks["reason"]
     for point in points:
         if point["status"] != "ok":
             return point["status"], f"point C = {point['concurrency']}", point["reason"]
+    if benchmarks.get("status") == "failed":
+        return "failed", "accuracy", benchmarks["reason"]
     return "ok", "point" if points else "probe", None
 
 
@@ -177,13 +182,23 @@ def _backend(parts: Sequence[Document]) -> Document:
 
 def point_rows(case: Case) -> Iterator[Document]:
     """Yield the experiment's points as the report shows them, but for those never tried."""
-    probe_passes = case.of("probe").get("gate") == "pass"
+    objection = _objection(case)
     for point in case.points:
         if point["status"] != "skipped":
-            yield _point_row(point, probe_passes)
+            yield _point_row(point, objection)
 
 
-def _point_row(point: Document, probe_passes: bool) -> Document:
+def _objection(case: Case) -> str | None:
+    """Return why no figure of the experiment may be ranked, whatever a point's gate says."""
+    if case.of("probe").get("gate") != "pass":
+        return "the probes after launch did not pass"
+    benchmarks = case.of("accuracy")
+    if benchmarks.get("status") == "wrong":
+        return f"benchmarks: {benchmarks['reason']['message']}"
+    return None
+
+
+def _point_row(point: Document, objection: str | None) -> Document:
     summary = point.get("summary") or {}
     repeats = point.get("repeats") or []
     boots = sorted({str(each.get("boot") or point.get("boot")) for each in repeats})
@@ -192,7 +207,7 @@ def _point_row(point: Document, probe_passes: bool) -> Document:
         "concurrency": point["concurrency"],
         "status": point["status"],
         "reason": point["reason"],
-        "unranked": _why_unranked(point, probe_passes),
+        "unranked": _why_unranked(point, objection),
         "gate": _gate_row(point.get("gate") or {}),
         "void": list(point.get("void") or []),
         "flags": _flags(repeats),
@@ -309,14 +324,14 @@ MEASURES = (
 """What a point's summary holds, in the order of the tables."""
 
 
-def _why_unranked(point: Document, probe_passes: bool) -> str | None:
+def _why_unranked(point: Document, objection: str | None) -> str | None:
     """Return why a point takes no part in any ranking, or None if it does."""
     gate = (point.get("gate") or {}).get("verdict")
     void = point.get("void")
     if point["status"] in STOPS:
         return f"{point['status']}: {(point['reason'] or {}).get('message', 'no reason given')}"
-    if not probe_passes:
-        return "the probes after launch did not pass"
+    if objection:
+        return objection
     if gate != "pass":
         return f"its own gate says {gate or 'nothing'}"
     if (point.get("summary") or {}).get("output_tok_s") is None:

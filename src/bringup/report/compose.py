@@ -202,6 +202,12 @@ def _warnings_of(case: Case, points: Sequence[Document]) -> Iterable[Document]:
     for stage in ("plan", "server"):
         for warning in case.of(stage).get("warnings") or []:
             yield {"class": warning.get("class"), "message": warning.get("message")}
+    if case.of("reference").get("verdict") == "differs":
+        why = case.of("reference")["reason"]
+        yield {
+            "class": why["class"],
+            "message": ". ".join(filter(None, [why["message"], why["hint"]])),
+        }
     plan, sweep = case.of("plan"), case.entry.get("sweep", {})
     told = "fit" in plan and all(each.get("flag") for each in plan.get("flags") or [{}])
     if plan.get("status") == "ok" and told and "concurrency" in sweep:
