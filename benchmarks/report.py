@@ -1,8 +1,8 @@
-"""Time and size of a report of 1,000 experiments × 6 levels × 3 repeats.
+"""Time and size of a report: 1,000 experiments × 6 levels × 3 repeats, or 100,000 points.
 
-Bounds: 20 s, 500 MiB, HTML of 10 MB.  Prints one JSON object; exits 1 where a bound is broken.
+    python benchmarks/report.py [1000 | 18520 | …]
 
-    python benchmarks/report.py [experiments]
+Prints one JSON object; exits 1 where a bound is broken: seconds of one core, peak MiB, MB of HTML.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ FLAGS = {
 }
 """Flags that a plan has besides those of the made-up one: value, who set it, why."""
 
-MOST_SECONDS, MOST_MIB, MOST_HTML_MB = 20, 500, 10
+BOUNDS = {
+    1000: {"cpu_seconds": 20, "peak_mib": 500, "html_mb": 10},
+    18520: {"cpu_seconds": 60, "peak_mib": 1536, "html_mb": 10},
+}
+"""Up to so many experiments: what a report of them may take.  18,520 have 100,008 points."""
 
 
 def write(folder: Path, experiments: int) -> study.Run:
@@ -93,12 +97,8 @@ def main(experiments: int) -> int:
         result["markdown_mb"] = round((folder / "report.md").stat().st_size / 1e6, 1)
     result = {"experiments": experiments, "points": len(LEVELS) * experiments * 9 // 10, **result}
     print(json.dumps(result))
-    kept = (
-        result["seconds"] <= MOST_SECONDS
-        and result["peak_mib"] <= MOST_MIB
-        and result["html_mb"] <= MOST_HTML_MB
-    )
-    return 0 if kept else 1
+    bounds = next((each for most, each in BOUNDS.items() if experiments <= most), {})
+    return 0 if all(result[name] <= most for name, most in bounds.items()) else 1
 
 
 def build(folder: Path) -> None:

@@ -6,11 +6,12 @@ no is a result: it is written like any other, with a reason that a person can ac
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from bringup import paths
 from bringup.redact import redacted
@@ -90,8 +91,19 @@ def write(path: str | os.PathLike[str], document: Document) -> None:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file whole or not at all."""
+    with writing(path) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """Open a text file to write that is there whole, once the block ends well, or not at all."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(target)
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            yield file
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
 HIDDEN = "[hidden]"
@@ -48,16 +48,26 @@ def redacted(value: T, then: Callable[[str], str] = str) -> T:
     return cast(T, _redacted(value, "", then))
 
 
+_NO_TEXT = frozenset({type(None), bool, int, float})
+"""Types of most of a document's values, which are not looked into."""
+
+
 def _redacted(value: Any, name: str, then: Callable[[str], str]) -> Any:
-    if value is None or isinstance(value, int | float):  # most of a document, so told first
-        return value
     if isinstance(value, str):
         if REFERENCE.fullmatch(value):
             return value
-        return HIDDEN if value and SECRET_NAME.search(name) else then(redacted_text(value))
-    if isinstance(value, Mapping):
-        return {key: _redacted(item, str(key), then) for key, item in value.items()}
+        return HIDDEN if value and _is_secret(name) else then(redacted_text(value))
+    if type(value) is dict or isinstance(value, Mapping):
+        return {
+            key: item if type(item) in _NO_TEXT else _redacted(item, str(key), then)
+            for key, item in value.items()
+        }
     return _redacted_items(value, then) if isinstance(value, list | tuple) else value
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return bool(SECRET_NAME.search(name))
 
 
 def _redacted_items(items: Sequence[Any], then: Callable[[str], str]) -> list[Any]:
@@ -88,7 +98,12 @@ def revealed(text: str) -> str:
 
 def redacted_text(text: str) -> str:
     """Return ``text`` without tokens, and without the values of this process's secret variables."""
-    for value in _secret_values():
+    return _without(_secret_values(), text)
+
+
+@lru_cache(maxsize=1 << 14)  # most texts of a large report stand in many of its experiments
+def _without(secrets: Sequence[str], text: str) -> str:
+    for value in secrets:
         text = text.replace(value, HIDDEN)
     return SECRET_SHAPE.sub(HIDDEN, SECRET_ARGUMENT.sub(rf"\1{HIDDEN}", text))
 

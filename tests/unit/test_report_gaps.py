@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fixtures.report import study
 
-from bringup.report import compose, points, provenance, render
-from bringup.report.documents import collect
+from bringup.report import compose, page, points, provenance, render
+from bringup.report.documents import Artefacts
 
 NAME = "nvfp4-marlin"
 OWN = ("plan", "weights", "server", "probe", "kernels", "points/c1", "points/c8")
@@ -37,11 +37,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[study.Run]:
 
 
 def report(run: study.Run) -> None:
-    """Compose the report, and lay it out as Markdown and CSV; pictures are left out."""
-    document = compose.compose(run.experiments, collect(run.documents, run.folder), run.folder)
+    """Compose the report, and lay it out as Markdown, CSV and JSON Lines; pictures are left out."""
+    artefacts = Artefacts(run.documents, run.folder)
+    document = compose.compose(run.experiments, artefacts, run.folder)
     document["changes"] = {"previous": False, "rows": []}
-    render.markdown(document, {each["name"]: [] for each in document["studies"]})
-    points.csv(document)
+    render.markdown(page.of(document), {each["name"]: [] for each in document["studies"]})
+    points.write(document, run.folder)
 
 
 def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -268,13 +268,15 @@ def points_of(name):
     return [f"{folder}/c{level}{boot}.json" for boot in again for level in sweep["concurrency"]]
 
 
+PLACES = {name: place for place, name in enumerate(CONFIG.experiments)}
+MOST_BOOTS = max([2, *(entry["sweep"]["boots"] for entry in CONFIG.experiments.values())])
+
+
 def turn(wildcards):
     """Priority function of later boots: they take turns, each experiment's second before anyone's
     third, so that what drifts hits all alike. Between 0 and 1: first everything runs once."""
-    names = list(CONFIG.experiments)
-    boots = max(2, *(entry["sweep"]["boots"] for entry in CONFIG.experiments.values()))
-    before = (int(wildcards.boot) - 2) * len(names) + names.index(wildcards.experiment)
-    return 1 - before / (boots * len(names))
+    before = (int(wildcards.boot) - 2) * len(PLACES) + PLACES[wildcards.experiment]
+    return 1 - before / (MOST_BOOTS * len(PLACES))
 
 
 def interpreter_for_forms(wildcards):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from bringup.artifact import Document
@@ -38,6 +39,11 @@ class About:
     flags: Sequence[Mapping[str, Any]]
     gpus: int
 
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """Return the values of the flags, by name."""
+        return {str(each.get("flag")): each.get("value") for each in self.flags}
+
 
 def row(point: Document, about: About) -> dict[str, Any]:
     """Return one point as a flat row under the others' names; what was not measured is None.
@@ -60,7 +66,7 @@ def row(point: Document, about: About) -> dict[str, Any]:
 
 def _identity(point: Document, about: About) -> dict[str, Any]:
     workload = point.get("workload") or {}
-    asked = {str(each.get("flag")): each.get("value") for each in about.flags}
+    asked = about.asked
     return {
         "hw": about.hw,
         "model": about.model,

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from bringup import artifact
 from bringup.artifact import Document
-from bringup.report import compose, history, plots, points, render, text
-from bringup.report.documents import collect
+from bringup.report import compose, history, page, plots, points, render, text
+from bringup.report.cases import by_study
+from bringup.report.documents import Artefacts
 
 __all__ = ["build", "document"]
 
@@ -29,7 +30,7 @@ def document(
     remember: bool = True,
 ) -> Document:
     """Return the report as data; arguments as for `build`."""
-    report: Document = text.clean(compose.compose(experiments, collect(documents, output), output))
+    report = compose.compose(experiments, Artefacts(documents, output), output)
     changes = history.update(output / "history.jsonl", report["experiments"], remember=remember)
     return report | {"changes": changes}
 
@@ -77,20 +78,32 @@ def _no_collections() -> Iterator[None]:
 
 def _write(report: Document, output: Path) -> None:
     """Write the report in all its forms."""
+    shown = page.of(report)
     pictures = {
-        study["name"]: plots.draw(study["name"], text.slug(study["name"]), _members(report, study))
-        for study in report["studies"]
+        name: plots.draw(name, text.slug(name), members)
+        for name, members in by_study(shown.report["experiments"]).items()
     }
     shutil.rmtree(output / "plots", ignore_errors=True)  # of studies that are gone
     for picture in (each for drawn in pictures.values() for each in drawn):
         artifact.write_text(output / "plots" / f"{picture.name}.svg", picture.svg)
-    artifact.write_text(output / "report.json", json.dumps(report, ensure_ascii=False) + "\n")
-    artifact.write_text(output / "points.csv", points.csv(report))
-    artifact.write_text(output / "points.jsonl", points.jsonl(report))
-    artifact.write_text(output / "report.md", render.markdown(report, pictures))
-    artifact.write_text(output / "report.html", render.html(report, pictures))
+    with artifact.writing(output / "report.json") as file:
+        file.writelines(_as_json(report))
+    points.write(report, output)
+    artifact.write_text(output / "report.md", render.markdown(shown, pictures))
+    artifact.write_text(output / "report.html", render.html(shown, pictures))
 
 
-def _members(report: Document, study: Document) -> list[Document]:
-    """Return the experiments of a study."""
-    return [row for row in report["experiments"] if row["study"] == study["name"]]
+def _as_json(report: Document) -> Iterator[str]:
+    """Yield the report as JSON in pieces: all at once it would be in memory a second time."""
+    before = "{"
+    for key, value in report.items():
+        yield f"{before}{json.dumps(key)}: "
+        before = ", "
+        if key == "experiments":
+            yield "["
+            for number, row in enumerate(value):
+                yield (", " if number else "") + json.dumps(row, ensure_ascii=False)
+            yield "]"
+        else:
+            yield json.dumps(value, ensure_ascii=False)
+    yield "}\n"

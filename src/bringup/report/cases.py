@@ -56,22 +56,13 @@ class Case:
         """Return the study it belongs to; an experiment without one is a study of its own."""
         return str(self.entry.get("study") or self.name)
 
-    def forget_repeats(self) -> None:
-        """Let go of what its row has taken over: of 100,000 points, half of all that is held."""
-        for point in self.points:
-            point.pop("repeats", None)
-
     def of(self, stage: str) -> Document:
         """Return the document of ``stage``, or an empty one."""
         return self.documents.get(stage, {})
 
 
-def assemble(experiments: Sequence[Document], artefacts: Artefacts) -> list[Case]:
-    """Return the experiments in the order of the config, each with its documents."""
-    return [_case(entry, artefacts) for entry in experiments]
-
-
-def _case(entry: Document, artefacts: Artefacts) -> Case:
+def assemble(entry: Document, artefacts: Artefacts) -> Case:
+    """Return an experiment with its documents, which are read now."""
     name, checkpoint, engine = (str(entry.get(key)) for key in ("name", "checkpoint", "engine"))
     subjects = dict.fromkeys((*CHAIN, "reference", "accuracy", "kernels"), name) | {
         "metadata": checkpoint,
@@ -84,12 +75,8 @@ def _case(entry: Document, artefacts: Artefacts) -> Case:
         for stage, subject in subjects.items()
         if (document := artefacts.get(stage, subject)) is not None
     }
-    files = {
-        stage: artefacts.paths[stage, subject]
-        for stage, subject in subjects.items()
-        if (stage, subject) in artefacts.paths
-    }
-    points = tuple(artefacts.points.get(name, ()))
+    files = {stage: artefacts.path(stage, subjects[stage]) for stage in documents}
+    points = tuple(artefacts.points(name))
     foreign = _is_foreign(documents.get("server") or {}, artefacts.get("hardware"))
     return Case(entry, documents, files, points, *_outcome(documents, points), foreign)
 
@@ -132,6 +119,14 @@ def _first_cause(
         if document is not None and document["status"] in STOPS - {"skipped"}:
             return document["status"], earlier, document["reason"]
     return "skipped", stage, skipped["reason"]
+
+
+def by_study(rows: Iterable[Document]) -> dict[str, list[Document]]:
+    """Return the rows of each study, both in the order of the config."""
+    studies: dict[str, list[Document]] = {}
+    for row in rows:
+        studies.setdefault(row["study"], []).append(row)
+    return studies
 
 
 def formats(case: Case) -> dict[str, str]:

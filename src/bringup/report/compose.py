@@ -10,7 +10,7 @@ from bringup import artifact, command, validators
 from bringup import plan as plans
 from bringup.artifact import Document
 from bringup.load.definitions import MEANING
-from bringup.report import answers, cases, differences, provenance, ranking
+from bringup.report import answers, cases, differences, provenance, ranking, text
 from bringup.report.cases import Case
 from bringup.report.documents import Artefacts, shown
 
@@ -25,30 +25,35 @@ def compose(experiments: Sequence[Document], artefacts: Artefacts, output: Path)
 
     Links in it are relative to ``output``, the folder that the report is written to.
     """
-    assembled = cases.assemble(experiments, artefacts)
-    rows = []
-    for case in assembled:
-        rows.append(_experiment(case, output))
-        case.forget_repeats()
-    ranking.compare_with_baselines(assembled, rows)
     hardware = artefacts.get("hardware")
-    machine = _machine(hardware)
+    machine = text.clean(_machine(hardware))
+    rows: list[Document] = []
+    contenders: list[ranking.Contender] = []
+    sources, foreign = provenance.Sources(), []
+    for entry in experiments:  # one after the other: all their documents are too large to hold
+        case = cases.assemble(entry, artefacts)
+        rows.append(text.clean(_experiment(case, output)))
+        contenders.append(ranking.Contender.of(case))
+        sources.add(case)
+        if case.foreign:
+            foreign.append(case.name)
+    ranking.compare_with_baselines(contenders, rows)
+    studies = cases.by_study(rows)
+    notices = [*artefacts.notices, *_notices(foreign, rows, hardware)]
     return artifact.document(
         SCHEMA,
-        notices=[*artefacts.notices, *_notices(assembled, rows, hardware)],
+        notices=text.clean(notices),
         machine=machine,
-        studies=[
-            _study(name, rows, machine) for name in dict.fromkeys(row["study"] for row in rows)
-        ],
+        studies=[_study(name, members, machine) for name, members in studies.items()],
         experiments=rows,
         warnings=_warnings(rows),
-        provenance=provenance.collect(assembled) | {"measured": provenance.period(rows)},
+        provenance=text.clean(sources.told()) | {"measured": provenance.period(rows)},
         definitions=MEANING,
     )
 
 
 def _notices(
-    assembled: Sequence[Case], rows: Sequence[Document], hardware: Document | None
+    foreign: Sequence[str], rows: Sequence[Document], hardware: Document | None
 ) -> list[Document]:
     """Return what a reader must know of the whole before believing any part of it."""
     notices = []
@@ -57,7 +62,6 @@ def _notices(
     if not any(row["points"] for row in rows):
         message = "nothing was measured: this report holds no figure"
         notices.append(artifact.reason("no-point", message))
-    foreign = [case.name for case in assembled if case.foreign]
     if foreign:
         notices.append(
             artifact.reason(
@@ -89,8 +93,7 @@ def _machine(hardware: Document | None) -> Document | None:
     }
 
 
-def _study(name: str, rows: Sequence[Document], machine: Document | None) -> Document:
-    members = [row for row in rows if row["study"] == name]
+def _study(name: str, members: Sequence[Document], machine: Document | None) -> Document:
     levels = sorted({point["concurrency"] for row in members for point in row["points"]})
     rankings = [ranking.rank(members, level) for level in levels]
     return {
@@ -225,14 +228,12 @@ def _warnings_of(case: Case, points: Sequence[Document]) -> Iterable[Document]:
 
 def _warnings(rows: Sequence[Document]) -> list[Document]:
     """Return every warning once, with the experiments that it is about."""
-    about: dict[tuple[Any, Any], list[str]] = {}
+    about: dict[tuple[Any, Any], dict[str, None]] = {}
     for row in rows:
         for warning in row["warnings"]:
-            names = about.setdefault((warning["class"], warning["message"]), [])
-            if row["name"] not in names:
-                names.append(row["name"])
+            about.setdefault((warning["class"], warning["message"]), {})[row["name"]] = None
     return [
-        {"class": class_, "message": message, "experiments": names}
+        {"class": class_, "message": message, "experiments": list(names)}
         for (class_, message), names in about.items()
     ]
 

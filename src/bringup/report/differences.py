@@ -9,8 +9,10 @@ fewest.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from bringup.artifact import Document
 from bringup.report.cases import Case
@@ -121,11 +123,43 @@ def between(ours: Facets, theirs: Facets) -> list[Document]:
     ]
 
 
-def nearest(ours: Facets, candidates: Sequence[tuple[str, Facets]]) -> str | None:
-    """Return the name of the candidate that differs in the fewest facets; the first of equals."""
-    mine = ours.items()
+class Candidates:
+    """Experiments that another one can be compared with.
 
-    def distance(candidate: tuple[str, Facets]) -> int:
-        return len({name for name, _ in mine ^ candidate[1].items()})
+    Each is a row of numbers, one for each facet that any of them has, so that among thousands the
+    nearest is found at once.
+    """
 
-    return min(candidates, key=distance, default=(None, {}))[0]
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._columns: dict[str, int] = {}
+        self._values: dict[tuple[str, str], int] = {}
+        self._rows = np.zeros((0, 0), dtype=np.int32)  # 0: not set
+
+    def add(self, name: str, facets: Facets) -> None:
+        """Add an experiment."""
+        row = self._row(facets)
+        height, width = self._rows.shape
+        if len(self._names) == height or len(row) > width:
+            grown = np.zeros((max(16, 2 * len(self._names)), len(row)), dtype=np.int32)
+            grown[:height, :width] = self._rows
+            self._rows = grown
+        self._rows[len(self._names)] = row
+        self._names.append(name)
+
+    def nearest(self, facets: Facets) -> str | None:
+        """Return the name of the one that differs in the fewest facets; the first of equals."""
+        if not self._names:
+            return None
+        row = self._row(facets)
+        width = self._rows.shape[1]
+        candidates = self._rows[: len(self._names)]
+        return self._names[int((candidates != row[:width]).sum(axis=1).argmin())]
+
+    def _row(self, facets: Facets) -> npt.NDArray[np.int32]:
+        for name in facets:
+            self._columns.setdefault(name, len(self._columns))
+        row = np.zeros(len(self._columns), dtype=np.int32)
+        for facet in facets.items():
+            row[self._columns[facet[0]]] = self._values.setdefault(facet, len(self._values) + 1)
+        return row

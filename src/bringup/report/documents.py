@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bringup import artifact
@@ -45,62 +44,108 @@ POINT_FIELDS = (
     "server",
     "void",
 )
-"""What is kept of a point: thousands of them are in memory at once."""
-
+"""What a report reads of a point."""
 
 MOST_NAMED = 6
 """Files named in a notice."""
 
 
-@dataclass
-class Artefacts:
-    """The documents that could be read, by stage and subject, and what was wrong with the rest.
+SHARED = frozenset({"hardware", "metadata", "format", "engine", "reading"})
+"""Stages whose documents belong to many experiments; those of the others are read once."""
 
-    A subject is what the file's place says: the name of a checkpoint, engine or experiment,
-    ``checkpoint--engine`` for a reading, ``""`` for the hardware.
+Place = tuple[str, str]
+"""Stage and subject of a document.
+
+A subject is what the file's place says: the name of a checkpoint, engine or experiment,
+``checkpoint--engine`` for a reading, ``""`` for the hardware.
+"""
+
+
+class Artefacts:
+    """The documents that there are, each read when it is asked for, and what was wrong with them.
+
+    A large run's documents are more than memory holds at once.
     """
 
-    documents: dict[tuple[str, str], Document] = field(default_factory=dict)
-    points: dict[str, list[Document]] = field(default_factory=dict)
-    paths: dict[tuple[str, str], Path] = field(default_factory=dict)
-    notices: list[Document] = field(default_factory=list)
+    def __init__(self, files: Iterable[Path], results: Path) -> None:
+        """Take ``files``, laid out as docs/design.md §4 says; notices name them as in ``results``.
+
+        A file that is absent is told as such; one that no experiment asks for says nothing.
+        """
+        self._results = results
+        self._files: dict[Place, tuple[int, Path]] = {}
+        self._points: dict[str, dict[int, dict[int, tuple[int, Path]]]] = {}
+        self._read: dict[Place, Document | None] = {}
+        self._notices: list[tuple[int, Document]] = []
+        self._absent: list[str] = []
+        for number, path in enumerate(files):
+            stage, subject = place(path)
+            if not path.exists():
+                self._absent.append(shown(path, results))
+            elif stage == "point":
+                level, boot = level_and_boot(path)
+                levels = self._points.setdefault(subject, {})
+                levels.setdefault(level, {})[boot] = number, path
+            else:
+                self._files[stage, subject] = number, path
+
+    @property
+    def notices(self) -> list[Document]:
+        """Return what is wrong with what was asked for so far, in the order of the files."""
+        found = [notice for _, notice in sorted(self._notices, key=lambda each: each[0])]
+        return [*found, _absent(self._absent)] if self._absent else found
 
     def get(self, stage: str, subject: str = "") -> Document | None:
         """Return the document of ``stage`` about ``subject``, if there is one to read."""
-        return self.documents.get((stage, subject))
+        where = (stage, subject)
+        if where in self._read:
+            return self._read[where]
+        document = self._readable(stage, *self._files[where]) if where in self._files else None
+        if stage in SHARED:
+            self._read[where] = document
+        return document
+
+    def path(self, stage: str, subject: str = "") -> Path:
+        """Return where a document that `get` returned stands."""
+        return self._files[stage, subject][1]
+
+    def points(self, experiment: str) -> list[Document]:
+        """Return the points of an experiment, lowest concurrency first."""
+        found = []
+        levels = self._points.get(experiment, {})
+        for level in sorted(levels):
+            boots = {
+                boot: _light(document)
+                for boot, (number, path) in levels[level].items()
+                if (document := self._readable("point", number, path)) is not None
+            }
+            if boots:
+                found.append(_joined(boots) | {"concurrency": level})
+        return found
+
+    def _readable(self, stage: str, number: int, path: Path) -> Document | None:
+        """Return the document at ``path`` if this report understands it; else note why not."""
+        try:
+            document = artifact.read(path)
+        except (ValueError, OSError) as error:
+            why = str(error).replace(str(path), shown(path, self._results))
+            notice = artifact.reason("unreadable", f"{why}; what it says is missing below")
+            self._notices.append((number, notice))
+            return None
+        here, found = f"{stage}/{VERSIONS.get(stage, '?')}", document.get("schema")
+        if found != here or not {"status", "reason"} <= document.keys():
+            name = shown(path, self._results)
+            message = f"{name} is {found!r} where this report reads {here}; it was left out"
+            hint = f"make it again: snakemake --cores 1 results/report.md -R results/{name}"
+            notice = artifact.reason("other-version", message, hint=hint)
+            self._notices.append((number, notice))
+            return None
+        return document
 
 
-def collect(files: Iterable[Path], results: Path) -> Artefacts:
-    """Read ``files``, laid out as docs/design.md §4 says; notices name them as in ``results``."""
-    found = Artefacts()
-    absent: list[Path] = []
-    boots: dict[str, dict[int, dict[int, Document]]] = {}
-    for path in files:
-        stage, subject = place(path)
-        if not path.exists():
-            absent.append(path)
-            continue
-        document = _readable(path, stage, shown(path, results), found.notices)
-        if document is None:
-            continue
-        if stage == "point":
-            kept = _light({key: document[key] for key in POINT_FIELDS if key in document})
-            level, boot = level_and_boot(path)
-            boots.setdefault(subject, {}).setdefault(level, {})[boot] = kept
-        else:
-            found.documents[stage, subject] = document
-            found.paths[stage, subject] = path
-    if absent:
-        found.notices.append(_absent([shown(path, results) for path in absent]))
-    for subject, measured in boots.items():
-        found.points[subject] = [
-            _joined(measured[level]) | {"concurrency": level} for level in sorted(measured)
-        ]
-    return found
-
-
-def _light(point: Document) -> Document:
+def _light(document: Document) -> Document:
     """Return a point without what validators found in order, which is half of it."""
+    point = {key: document[key] for key in POINT_FIELDS if key in document}
     repeats = [
         {**each, "validators": [v for v in each["validators"] if v.get("verdict") != "ok"]}
         if each.get("validators")
@@ -136,24 +181,10 @@ def level_and_boot(path: Path) -> tuple[int, int]:
 
 def shown(path: Path, results: Path) -> str:
     """Return ``path`` as a report in ``results`` names it and links to it."""
+    place, folder = str(path), f"{results}/"
+    if place.startswith(folder) and "/.." not in place:  # as nearly always, and ten times as fast
+        return place[len(folder) :]
     return Path(os.path.relpath(path, results)).as_posix()
-
-
-def _readable(path: Path, stage: str, name: str, notices: list[Document]) -> Document | None:
-    """Return the document at ``path`` if this report understands it; else say why not."""
-    try:
-        document = artifact.read(path)
-    except (ValueError, OSError) as error:
-        why = str(error).replace(str(path), name)
-        notices.append(artifact.reason("unreadable", f"{why}; what it says is missing below"))
-        return None
-    here, found = f"{stage}/{VERSIONS.get(stage, '?')}", document.get("schema")
-    if found != here or not {"status", "reason"} <= document.keys():
-        message = f"{name} is {found!r} where this report reads {here}; it was left out"
-        hint = f"make it again: snakemake --cores 1 results/report.md -R results/{name}"
-        notices.append(artifact.reason("other-version", message, hint=hint))
-        return None
-    return document
 
 
 def _absent(names: list[str]) -> Document:

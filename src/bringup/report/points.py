@@ -6,11 +6,13 @@ of SGLang's ``benchmark.serving`` lines look for (`bringup.load.rows`).
 
 from __future__ import annotations
 
-import csv as csv_module
-import io
+import csv
 import json
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
+from bringup import artifact
 from bringup.artifact import Document
 from bringup.load import rows
 from bringup.report import text
@@ -51,26 +53,22 @@ COLUMNS = (
 """Ours first, then those that InferenceX, vLLM and SGLang have for the same figures."""
 
 
-def csv(report: Document) -> str:
-    """Return the points as CSV with a header; text that a spreadsheet would run is disarmed."""
-    buffer = io.StringIO()
-    writer = csv_module.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row, _ in _rows(report):
-        writer.writerow(_disarmed(row[column]) for column in COLUMNS)
-    return buffer.getvalue()
+def write(report: Document, output: Path) -> None:
+    """Write ``points.csv`` and ``points.jsonl`` into ``output``, one point after another.
 
-
-def jsonl(report: Document) -> str:
-    """Return the points as JSON Lines: flat fields under the names that others read, and ours.
-
-    Ours stand under ``gate``, ``backend`` and ``provenance``, which importers of flat rows leave
-    out, as they do the workload and the repeats.
+    The CSV has a header, and text that a spreadsheet would run is disarmed.  In the JSON Lines
+    flat fields stand under the names that others read; ours stand under ``gate``, ``backend`` and
+    ``provenance``, which importers of flat rows leave out, as they do the workload and the repeats.
     """
-    lines = (
-        json.dumps(row | _nested(row, point), ensure_ascii=False) for row, point in _rows(report)
-    )
-    return "".join(f"{line}\n" for line in lines)
+    with (
+        artifact.writing(output / "points.csv") as table,
+        artifact.writing(output / "points.jsonl") as lines,
+    ):
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row, point in _rows(report):
+            writer.writerow([_disarmed(row[column]) for column in COLUMNS])
+            lines.write(json.dumps(row | _nested(row, point), ensure_ascii=False) + "\n")
 
 
 def _nested(row: Document, point: Document) -> Document:
@@ -93,13 +91,14 @@ def _nested(row: Document, point: Document) -> Document:
 def _rows(report: Document) -> Iterator[tuple[Document, Document]]:
     hardware = (report["machine"] or {}).get("words")
     for experiment in report["experiments"]:
+        told, about = _told(experiment), _about(experiment, hardware)
         for point in experiment["points"]:
-            yield _row(experiment, point, hardware), point
+            yield told | _row(experiment, point, about), point
 
 
-def _row(experiment: Document, point: Document, hardware: str | None) -> Document:
+def _told(experiment: Document) -> Document:
+    """Return what the rows of an experiment's points have in common, in the order of columns."""
     backend = experiment["backends"].get("experts") or {}
-    against = point["against"] or {}
     return {
         "study": experiment["study"],
         "experiment": experiment["name"],
@@ -113,6 +112,12 @@ def _row(experiment: Document, point: Document, hardware: str | None) -> Documen
             f"experts_backend_{key}": backend.get(key)
             for key in ("asked", "resolved", "used", "verdict")
         },
+    }
+
+
+def _row(experiment: Document, point: Document, about: rows.About) -> Document:
+    against = point["against"] or {}
+    return {
         "concurrency": point["concurrency"],
         "status": point["status"],
         "ranked": point["unranked"] is None,
@@ -126,7 +131,7 @@ def _row(experiment: Document, point: Document, hardware: str | None) -> Documen
         "baseline": (experiment["baseline"] or {}).get("name"),
         "against_baseline_effect": against.get("effect"),
         "against_baseline_verdict": against.get("verdict"),
-        **rows.row(_counted(point), _about(experiment, hardware)),
+        **rows.row(_counted(point), about),
         **_power(point["energy"] or {}, len(experiment["gpus"])),
     }
 
@@ -158,7 +163,10 @@ def _power(energy: Document, gpus: int) -> Document:
 
 def _disarmed(value: object) -> object:
     """Return a CSV field that no spreadsheet takes for a formula and no terminal for an escape."""
-    if not isinstance(value, str):
-        return value
+    return _disarmed_text(value) if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1 << 14)  # few of a row's texts are its own
+def _disarmed_text(value: str) -> str:
     line = text.plain(value)
     return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line

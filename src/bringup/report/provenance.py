@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from bringup.artifact import Document
 from bringup.made import revision
@@ -11,20 +12,31 @@ from bringup.report import differences
 from bringup.report.cases import Case, formats, made_over
 
 
-def collect(cases: Sequence[Case]) -> Document:
-    """Return the workflow's revision and what each checkpoint and engine really was."""
-    checkpoints: dict[str, Document] = {}
-    engines: dict[str, Document] = {}
-    for case in cases:
-        told = checkpoints.setdefault(str(case.entry.get("checkpoint")), _checkpoint(case))
+@dataclass
+class Sources:
+    """What each checkpoint and engine really was, from one experiment after another."""
+
+    checkpoints: dict[str, Document] = field(default_factory=dict)
+    engines: dict[str, Document] = field(default_factory=dict)
+
+    def add(self, case: Case) -> None:
+        """Take what the documents of an experiment say, which can be let go then."""
+        checkpoint, engine = (str(case.entry.get(key)) for key in ("checkpoint", "engine"))
+        if checkpoint not in self.checkpoints:
+            self.checkpoints[checkpoint] = _checkpoint(case)
         # Weights are fetched for experiments that run, and the first one may have been refused.
+        told = self.checkpoints[checkpoint]
         told["files_sha256"] = told["files_sha256"] or _files_digest(case.of("weights"))
-        engines.setdefault(str(case.entry.get("engine")), _engine(case))
-    return {
-        "workflow": revision(),
-        "checkpoints": list(checkpoints.values()),
-        "engines": list(engines.values()),
-    }
+        if engine not in self.engines:
+            self.engines[engine] = _engine(case)
+
+    def told(self) -> Document:
+        """Return them, with the workflow's revision."""
+        return {
+            "workflow": revision(),
+            "checkpoints": list(self.checkpoints.values()),
+            "engines": list(self.engines.values()),
+        }
 
 
 def measured(case: Case) -> Document | None:

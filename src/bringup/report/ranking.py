@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bringup import stats
 from bringup.artifact import Document
-from bringup.report import differences, wording
+from bringup.report import differences, text, wording
 from bringup.report.cases import Case
 
 
-def compare_with_baselines(cases: Sequence[Case], rows: Sequence[Document]) -> None:
+@dataclass(frozen=True)
+class Contender:
+    """What of an experiment says which one it is compared with.
+
+    ``baseline`` is the name of the one that the config says, if it says so.
+    """
+
+    name: str
+    study: str
+    baseline: str | None
+    facets: differences.Facets
+
+    @classmethod
+    def of(cls, case: Case) -> Contender:
+        """Return it from the experiment's documents, which can be let go then."""
+        return cls(case.name, case.study, case.entry.get("baseline"), differences.facets(case))
+
+
+def compare_with_baselines(contenders: Sequence[Contender], rows: Sequence[Document]) -> None:
     """Give every row its baseline, what differs from it, and each point its comparison.
 
     The baseline is the experiment that the config names, else the nearest of those that stand
     before it in its study and have a ranked point.
     """
-    facets = {case.name: differences.facets(case) for case in cases}
+    facets = {each.name: each.facets for each in contenders}
     by_name = {row["name"]: row for row in rows}
-    earlier: dict[str, list[str]] = {}
-    for case, row in zip(cases, rows, strict=True):
-        candidates = earlier.setdefault(case.study, [])
+    earlier: dict[str, differences.Candidates] = {}
+    for contender, row in zip(contenders, rows, strict=True):
+        candidates = earlier.setdefault(contender.study, differences.Candidates())
         for point in row["points"]:
             point["against"] = None
-        row["baseline"] = _baseline(case, candidates, facets)
+        row["baseline"] = text.clean(_baseline(contender, candidates, facets))
         if row["baseline"] is not None:
             other = by_name.get(row["baseline"]["name"], {})
             for point in row["points"]:
                 point["against"] = _against(point, other.get("points") or [])
         if any(point["unranked"] is None for point in row["points"]):
-            candidates.append(case.name)
+            candidates.add(contender.name, contender.facets)
 
 
 def _baseline(
-    case: Case, candidates: Sequence[str], facets: dict[str, differences.Facets]
+    contender: Contender, candidates: differences.Candidates, facets: dict[str, differences.Facets]
 ) -> Document | None:
-    named = case.entry.get("baseline")
-    mine = facets[case.name]
-    chosen = named or differences.nearest(mine, [(name, facets[name]) for name in candidates])
-    if chosen is None or chosen == case.name:
+    named, mine = contender.baseline, contender.facets
+    chosen = named or candidates.nearest(mine)
+    if chosen is None or chosen == contender.name:
         return None
     return {
         "name": chosen,

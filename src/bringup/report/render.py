@@ -14,6 +14,8 @@ import jinja2
 
 from bringup.artifact import Document
 from bringup.report import tables, text, views, wording
+from bringup.report.cases import by_study
+from bringup.report.page import MOST_ROWS, Page
 from bringup.report.plots import Plot
 
 MOST_ITEMS = 20
@@ -22,8 +24,8 @@ MOST_ITEMS = 20
 Pictures = Mapping[str, Sequence[Plot]]
 
 
-def markdown(report: Document, pictures: Pictures) -> str:
-    """Return the report as GitHub's Markdown."""
+def markdown(page: Page, pictures: Pictures) -> str:
+    """Return the page as GitHub's Markdown."""
     environment = _environment(autoescape=False)
     environment.filters |= {
         "md": text.markdown,
@@ -33,25 +35,25 @@ def markdown(report: Document, pictures: Pictures) -> str:
         "link": text.link,
         "reference": text.reference,
     }
-    page = environment.get_template("report.md.j2").render(
-        _context(report, pictures),
-        references=text.references(row["name"] for row in report["experiments"]),
+    written = environment.get_template("report.md.j2").render(
+        _context(page, pictures),
+        references=text.references(row["name"] for row in page.report["experiments"]),
     )
-    return page.rstrip() + "\n"
+    return written.rstrip() + "\n"
 
 
-def html(report: Document, pictures: Pictures) -> str:
-    """Return the report as one HTML page: no other file, no network, no script but its own."""
+def html(page: Page, pictures: Pictures) -> str:
+    """Return the page as one file of HTML: no other file, no network, no script but its own."""
     environment = _environment(autoescape=True)
     environment.filters |= {"plain": text.plain, "slug": text.slug, "together": _together}
     script = _template_text("report.js")
     return environment.get_template("report.html.j2").render(
-        _context(report, pictures),
+        _context(page, pictures),
         style=_template_text("report.css"),
         script=script,
         script_hash=_script_hash(script),
-        statuses=list(dict.fromkeys(row["status"] for row in report["experiments"])),
-        sortings=_sortings(_levels(report)),
+        statuses=list(dict.fromkeys(row["status"] for row in page.report["experiments"])),
+        sortings=_sortings(_levels(page.report)),
         figures=_figures,
         cell=tables.cell_html,
     )
@@ -121,15 +123,14 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
 
 
-def _context(report: Document, pictures: Pictures) -> dict[str, Any]:
-    rows = {row["name"]: row for row in report["experiments"]}
+def _context(page: Page, pictures: Pictures) -> dict[str, Any]:
+    report = page.report
     return {
         "report": report,
+        "everything": page.everything,
+        "shown": page.shown,
         "pictures": pictures,
-        "members": {
-            study["name"]: [rows[name] for name in study["experiments"]]
-            for study in report["studies"]
-        },
+        "members": by_study(report["experiments"]),
         "views": views,
         "TONES": tables.TONES,
         "wording": wording,
@@ -142,6 +143,7 @@ def _context(report: Document, pictures: Pictures) -> dict[str, Any]:
             for ranking in study["rankings"]
         },
         "most_items": MOST_ITEMS,
+        "most_rows": MOST_ROWS,
     }
 
 

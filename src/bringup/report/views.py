@@ -123,15 +123,20 @@ def point_at(row: Document, level: int) -> Document | None:
     return next((point for point in row["points"] if point["concurrency"] == level), None)
 
 
-def comparisons(members: Sequence[Document], levels: Sequence[int]) -> Table:
-    """Return what each experiment gains over its baseline, and in what the two differ."""
+def comparisons(
+    members: Sequence[Document], levels: Sequence[int], shown: Set[str] = frozenset()
+) -> Table:
+    """Return what each experiment gains over its baseline, and in what the two differ.
+
+    ``shown`` are the experiments that have a section, which their names lead to.
+    """
     compared = [row for row in members if any(point["against"] for point in row["points"])]
     return Table(
         ["experiment", "against", "differs in", *(f"C = {level}" for level in levels)],
         [
             [
                 Cell(row["name"], link=True),
-                Cell(row["baseline"]["name"], link=True),
+                Cell(row["baseline"]["name"], link=row["baseline"]["name"] in shown),
                 differs(row),
                 *(_against(point_at(row, level)) for level in levels),
             ]
@@ -199,8 +204,8 @@ def _against(point: Document | None) -> Cell:
     return Cell(effect, TONES.get(verdict, ""), verdict.replace("-", " "))
 
 
-def problems(rows: Sequence[Document]) -> Table:
-    """Return what failed, was refused or is wrong: first causes, each with all that it is about."""
+def problems(causes: Sequence[Document], shown: Set[str]) -> Table:
+    """Return what failed, was refused or is wrong, each of `causes` with all that it is about."""
     return Table(
         ["status", "at", "why", "what to try", "experiments"],
         [
@@ -211,10 +216,10 @@ def problems(rows: Sequence[Document]) -> Table:
                 Cell(each["hint"] or wording.NOTHING),
                 Cell(
                     wording.some(each["experiments"], MOST_NAMED),
-                    link=len(each["experiments"]) == 1,
+                    link=len(each["experiments"]) == 1 and each["experiments"][0] in shown,
                 ),
             ]
-            for each in causes(rows)
+            for each in causes
         ],
     )
 
@@ -533,13 +538,13 @@ def longest_kernels(row: Document) -> Table:
     )
 
 
-def changes(rows: Sequence[Document]) -> Table:
+def changes(rows: Sequence[Document], shown: Set[str]) -> Table:
     """Return what changed since the previous report."""
     return Table(
         ["experiment", "what", "before", "now"],
         [
             [
-                Cell(change["experiment"], link=True),
+                Cell(change["experiment"], link=change["experiment"] in shown),
                 Cell(change["what"]),
                 Cell(_or_nothing(change["before"])),
                 Cell(_or_nothing(change["now"])),
