@@ -19,15 +19,23 @@ NOT_HERE = {
 }
 
 
-def document(results: Sequence[Json], *, revision: str, made: str) -> Json:
-    """Return the figures over all results so far."""
+def document(results: Sequence[Json], *, weights: str, revision: str, made: str) -> Json:
+    """Return the figures over all results so far.
+
+    Args:
+        results: gate runs, of damaged models and of the clean one.
+        weights: SHA-256 of the clean model's weights.
+        revision: the workflow's commit.
+        made: when, as documents write it.
+    """
     clean = [each for each in results if each["case"] == "clean"]
     cases = [each for each in results if each["case"] != "clean"]
     damaged = [each for each in cases if each["changed_share"] > DAMAGED]
     alarms = sum(caught(each) for each in clean)
     return {
         "date": made[:10],
-        "weights_sha256": revision,
+        "revision": revision,
+        "weights_sha256": weights,
         "damaged_means_changed_share_above": DAMAGED,
         "cases": len(cases),
         "damaged_cases": len(damaged),
@@ -131,7 +139,7 @@ def page(it: Json) -> str:
         "held-out questions with another greedy answer than the clean model's; *KL*: of its",
         "predictions on held-out texts, in nats. Neither uses a question of the gate.",
         "",
-        f"{it['date']}, weights {it['weights_sha256'][:12]}.",
+        f"{it['date']}, revision {it['revision'][:12]}, weights {it['weights_sha256'][:12]}.",
         "",
         "| | |",
         "|---|---|",

@@ -267,8 +267,8 @@ def main() -> None:
     asked = parser.parse_args()
     ends = time.monotonic() + 60 * asked.minutes
     bf16 = CHECKPOINT / "bf16"
-    revision = hashlib.sha256((bf16 / "model.safetensors").read_bytes()).hexdigest()
-    folder = asked.state or paths.cache() / "gate-power" / revision[:12]
+    weights = hashlib.sha256((bf16 / "model.safetensors").read_bytes()).hexdigest()
+    folder = asked.state or paths.cache() / "gate-power" / weights[:12]
     folder.mkdir(parents=True, exist_ok=True)
     work = Work(folder.absolute())
     os.environ.setdefault("BRINGUP_OWNER", str(os.getpid()))
@@ -302,7 +302,12 @@ def main() -> None:
             else:
                 finished = True
         Home.of(wanted.process).stop()
-    document = page.document(work.results(), revision=revision, made=made.now())
+    document = page.document(
+        work.results(),
+        weights=weights,
+        revision=(made.revision() or {}).get("commit", "unknown"),
+        made=made.now(),
+    )
     page.write(document, paths.PROJECT / "docs")
     print("nothing is left" if finished else "call again: not everything is done", flush=True)
 

@@ -72,7 +72,7 @@ def test_what_counts_is_caught_models_of_those_that_are_damaged() -> None:
         clean(),
         clean(boot="b2", reference=["tail KL"]),
     ]
-    found = page.document(results, revision="0" * 64, made="2026-01-01T00:00:00Z")
+    found = page.document(results, weights="0" * 64, revision="f" * 40, made="2026-01-01T00:00:00Z")
     assert (found["cases"], found["damaged_cases"]) == (4, 3)
     assert found["caught_share"] == pytest.approx(2 / 3, abs=1e-4)
     assert found["caught_share_by_probes"] == pytest.approx(1 / 3, abs=1e-4)
@@ -84,7 +84,10 @@ def test_what_counts_is_caught_models_of_those_that_are_damaged() -> None:
 
 def test_the_page_names_what_this_architecture_lacks(tmp_path: Path) -> None:
     results = [result(kl=None), clean()]
-    page.write(page.document(results, revision="0" * 64, made="2026-01-01T00:00:00Z"), tmp_path)
+    page.write(
+        page.document(results, weights="0" * 64, revision="f" * 40, made="2026-01-01T00:00:00Z"),
+        tmp_path,
+    )
     text = (tmp_path / "gate-power.md").read_text(encoding="utf-8")
     assert "| router bias dropped | n/a: its routers have no bias |" in text
     assert "no numbers" in text
@@ -92,5 +95,8 @@ def test_the_page_names_what_this_architecture_lacks(tmp_path: Path) -> None:
 
 
 def test_nothing_done_yet_is_a_page_too(tmp_path: Path) -> None:
-    page.write(page.document([], revision="0" * 64, made="2026-01-01T00:00:00Z"), tmp_path)
+    page.write(
+        page.document([], weights="0" * 64, revision="f" * 40, made="2026-01-01T00:00:00Z"),
+        tmp_path,
+    )
     assert "–" in (tmp_path / "gate-power.md").read_text(encoding="utf-8")
