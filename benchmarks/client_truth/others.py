@@ -6,7 +6,10 @@ aiperf takes 0.8 GB, guidellm 5 GB.  Delete the folder when the measurement is d
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +22,7 @@ from bringup.load.workload import Job
 
 VERSIONS = {"aiperf": "0.13.0", "guidellm": "0.8.1"}
 
-LONGEST_S = 240
+LONGEST_S = 120
 """A client that takes longer for one run has failed at it."""
 
 Figures = dict[str, Any]
@@ -41,18 +44,30 @@ def run(name: str, job: Job, folder: Path) -> Figures:
     command = [str(environment(name) / "bin" / program), *arguments]
     said = folder / "said.txt"
     try:
-        with said.open("w") as output:
-            subprocess.run(
+        with (
+            said.open("w") as output,
+            subprocess.Popen(
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                timeout=LONGEST_S,
-            )
+                start_new_session=True,
+            ) as process,
+        ):
+            try:
+                process.wait(LONGEST_S)
+            finally:
+                end(process)
         return client.read(folder)
     except (OSError, ValueError, LookupError, StopIteration, subprocess.TimeoutExpired) as error:
         print(f"  {name}: {type(error).__name__}: {said.read_text()[-600:].strip()}", flush=True)
         return {"ttft_ms": None, "tpot_ms": None, "output_tok_s": None, "completed": 0}
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a client: its workers outlive it where it is killed."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def environment(name: str) -> Path:

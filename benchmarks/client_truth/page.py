@@ -39,14 +39,27 @@ def client_truth(found: Mapping[str, Any]) -> str:
 
 
 def _head(found: Mapping[str, Any]) -> Iterator[str]:
-    load = found["load_average_before"]
-    yield f"{found['date']}, revision {found['revision']}, {found['cores']} cores, load {load}.\n"
+    yield f"On {found['cores']} cores, in parts (load: the machine's load average before it):\n"
+    yield from map(_part, found["measured"])
+    yield ""
     yield f"Default client: **{found['default_client']}**. Highest concurrency up to which median"
     yield "TTFT, median TPOT and throughput are within 1 %:\n"
     for client, level in found["max_concurrency_within_1pct"].items():
         yield f"- {client}: {'none' if level is None else level}"
     missed = found["unnoticed"]
     yield "\nOff by more, and noticed by no validator: " + (", ".join(missed) or "none") + ".\n"
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    what = []
+    if part["faults"]:
+        what.append(", ".join(part["faults"]))
+    if part["curve"]:
+        what.append("C = " + ", ".join(map(str, part["curve"])))
+    return (
+        f"- {part['date']}, revision {part['revision']}, load {part['load_average_before']}: "
+        f"{', '.join(part['clients'])}; {'; '.join(what)}"
+    )
 
 
 def _faults(found: Mapping[str, Any]) -> Iterator[str]:

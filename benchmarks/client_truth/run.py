@@ -228,22 +228,34 @@ def unnoticed(curve: Mapping[str, Mapping[str, Figures]]) -> list[str]:
 
 
 def document(
-    faults: Mapping[str, Mapping[str, Figures]], curve: Mapping[str, Mapping[str, Figures]]
+    faults: Mapping[str, Mapping[str, Figures]],
+    curve: Mapping[str, Mapping[str, Figures]],
+    measured: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return docs/client-truth.json."""
+    """Return docs/client-truth.json; ``measured`` says which part of it when (`part`)."""
     named = dict.fromkeys(client for level in curve.values() for client in level)
     reached = {client: within(curve, client) for client in named}
     return {
-        "date": datetime.date.today().isoformat(),
-        "revision": _revision(),
         "cores": os.cpu_count(),
-        "load_average_before": round(os.getloadavg()[2], 1),
+        "measured": measured,
         "default_client": max(ADAPTERS, key=lambda client: reached.get(client) or 0),
         "max_concurrency_within_1pct": reached,
         "unnoticed": unnoticed(curve),
         "scenarios": {name: SCENARIOS[name].what for name in SCENARIOS},
         "faults": faults,
         "curve": curve,
+    }
+
+
+def part(wanted: Sequence[str]) -> dict[str, Any]:
+    """Return what is said of clients that are measured together from now on."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "revision": _revision(),
+        "load_average_before": round(os.getloadavg()[0], 1),
+        "clients": list(wanted),
+        "faults": [],
+        "curve": [],
     }
 
 
@@ -369,12 +381,16 @@ def main() -> None:
             ask = held.enter_context(running_clients(options.engine, folder / "clients.log"))
         bench = Bench(url, folder, options.engine, ask)
         faults, curve = known.get("faults", {}), known.get("curve", {})
+        now = part(options.clients)
+        measured = [*known.get("measured", []), now]
         for name in options.faults:
             faults = merged(faults, measure_faults(bench, [name], options.clients))
-            write(options.output, document(faults, curve))
+            now["faults"].append(name)
+            write(options.output, document(faults, curve, measured))
         for level in options.curve:
             curve = merged(curve, measure_curve(bench, [level], options.clients))
-            write(options.output, document(faults, curve))
+            now["curve"].append(level)
+            write(options.output, document(faults, curve, measured))
 
 
 def write(output: Path, found: Mapping[str, Any]) -> None:

@@ -141,13 +141,20 @@ def _all_sent(evidence: Evidence) -> tuple[Level, str]:
     return "ok", f"{sent} requests"
 
 
-def _none_failed(evidence: Evidence) -> tuple[Level, str]:
-    errors = Counter(each.error for each in evidence.run.records if each.error)
+def failures(run: Run) -> tuple[int, str]:
+    """Return how many requests of a run failed, and that in words with the commonest reason."""
+    errors = Counter(each.error for each in run.records if each.error)
     if not errors:
-        return "ok", "no request failed"
-    failed = errors.total()
+        return 0, "no request failed"
     text, times = errors.most_common(1)[0]
-    message = f"{failed} of {len(evidence.run.records)} requests failed; {times} x {text}"
+    failed = errors.total()
+    return failed, f"{failed} of {len(run.records)} requests failed; {times} x {text}"
+
+
+def _none_failed(evidence: Evidence) -> tuple[Level, str]:
+    failed, message = failures(evidence.run)
+    if not failed:
+        return "ok", message
     share = failed / len(evidence.run.records)
     return ("void" if share > FAILED_SHARE else "flag"), message
 
@@ -289,6 +296,11 @@ def _prefill(evidence: Evidence) -> tuple[float, float]:
 
 
 def _counters_agree(evidence: Evidence) -> tuple[Level, str]:
+    """Hold the answers' usage against the server's counter.
+
+    Counting an answer's tokens again from its text is no check: random tokens give texts that
+    other tokens spell, too.
+    """
     if not evidence.counters or "generation_tokens" not in evidence.counters:
         return "unchecked", "the server shows no counters (--enable-metrics)"
     server = evidence.counters["generation_tokens"]

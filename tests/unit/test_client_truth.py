@@ -84,10 +84,17 @@ def test_the_page_shows_every_client_and_level() -> None:
         "errors": {"output_tok_s": -0.0103, "ttft_ms": 0.01, "tpot_ms": None},
     }
     found = {
-        "date": "2026-01-01",
-        "revision": "abc",
         "cores": 2,
-        "load_average_before": 0.1,
+        "measured": [
+            {
+                "date": "2026-01-01",
+                "revision": "abc",
+                "load_average_before": 0.1,
+                "clients": ["ours", "theirs"],
+                "faults": ["base"],
+                "curve": [4],
+            }
+        ],
         "default_client": "ours",
         "max_concurrency_within_1pct": {"ours": 64, "theirs": None},
         "unnoticed": ["ours at C = 256"],
@@ -100,6 +107,7 @@ def test_the_page_shows_every_client_and_level() -> None:
     assert f"| one token a chunk | ours | 16 | {beside} |" in page
     assert "| 4 | ours | -1.03% | +1.00% | – | – | – | – | 1.5 | void: none-failed |" in page
     assert "- theirs: none" in page
+    assert "- 2026-01-01, revision abc, load 0.1: ours, theirs; base; C = 4" in page
     assert "noticed by no validator: ours at C = 256." in page
 
 

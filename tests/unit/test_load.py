@@ -230,7 +230,7 @@ class ScriptedClient:
 def point(
     folder: Path,
     script: Callable[[str, dict[str, Any]], Answer] = right_answers,
-    client: ScriptedClient | None = None,
+    client: Any = None,
     **gate: Any,
 ) -> tuple[artifact.Document, ScriptedServer, ScriptedClient]:
     client = client or ScriptedClient()
@@ -339,13 +339,38 @@ def test_a_server_that_is_wrong_in_full_batches_only_is_caught(tmp_path: Path) -
 
 
 def test_errors_inside_http_200_complete_nothing(tmp_path: Path) -> None:
+    """The warm-up shows it; what would hang until its time-out is not sent another 30 rounds."""
+
     def nothing(sent: float) -> Record:
         return record(sent, error="HTTP 200 and not one token", output_tokens=0)
 
-    document, _, _ = point(tmp_path, client=ScriptedClient(nothing))
-    assert (document["status"], document["reason"]["class"]) == ("failed", "no-request-completed")
-    assert "HTTP 200 and not one token" in document["reason"]["message"]
+    document, _, client = point(tmp_path, client=ScriptedClient(nothing))
+    assert (document["status"], document["reason"]["class"]) == ("failed", "all-requests-failed")
+    assert document["reason"]["message"] == (
+        "warm-up: 4 of 4 requests failed; 4 x HTTP 200 and not one token"
+    )
+    assert (len(client.runs), document["repeats"]) == (1, [])
     assert document["summary"]["output_tok_s"] is None
+
+
+def test_a_client_that_sends_nothing_is_another_outcome(tmp_path: Path) -> None:
+    def silent(job: Job, output: Path) -> None:
+        write_records(output, [])
+
+    document, _, _ = point(tmp_path, client=silent)
+    assert (document["status"], document["reason"]["class"]) == ("failed", "no-request-sent")
+
+
+def test_a_repeat_in_which_all_fail_is_kept_and_the_last_one(tmp_path: Path) -> None:
+    def failing_later(sent: float) -> Record:
+        bad = len(client.runs) > 2  # after the warm-up and one repeat
+        return record(sent, error="out of memory", output_tokens=0) if bad else record(sent)
+
+    client = ScriptedClient(failing_later)
+    document, _, _ = point(tmp_path, client=client)
+    assert document["reason"]["message"].startswith("repeat 2: 20 of 20 requests failed")
+    assert [bool(each["void"]) for each in document["repeats"]] == [False, True]
+    assert document["summary"]["n_repeats"] == 1
 
 
 def test_a_server_that_dies_keeps_what_was_measured(tmp_path: Path) -> None:

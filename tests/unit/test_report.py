@@ -230,6 +230,7 @@ def test_json_lines_are_what_readers_of_other_tools_look_for(results: Path) -> N
     assert marlin["output_tput_per_gpu"] == pytest.approx(marlin["output_tok_s"] / 4)
     assert marlin["total_throughput"] == marlin["total_token_throughput"]
     assert marlin["request_rate"] == "inf"
+    assert marlin["power_valid"] == 1 and marlin["power_valid"] is not True
     assert marlin["avg_power_w"] == pytest.approx(marlin["avg_total_gpu_power_w"] / 4)
     assert marlin["gate"]["passed"] and marlin["backend"]["asked"] == "marlin"
     assert marlin["provenance"]["engine"]

@@ -67,12 +67,29 @@ def test_a_row_has_the_names_of_vllm_inferencex_and_sglang() -> None:
     assert found["p99_e2el_ms"] == found["p99_e2e_latency_ms"] == 5300
     assert found["median_intvty"] == 125 and found["p99_intvty"] == 100
     assert (found["isl"], found["osl"], found["conc"], found["tp"]) == (1000, 500, 8, 4)
-    assert (found["hw"], found["precision"], found["framework"]) == (
-        "NVIDIA H200",
-        "nvfp4",
-        "sglang",
-    )
+    assert (found["hw"], found["precision"], found["framework"]) == ("h200", "nvfp4", "sglang")
+    assert found["num_gpus"] == 4  # else tp × ep is taken for it
     assert tuple(found) == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("4 × NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx6000pro"),
+        ("4 × NVIDIA GB200", "gb200"),
+        ("8 × NVIDIA H100 80GB HBM3", "h100"),
+        ("4 × NVIDIA H100 80GB HBM3 + 4 × NVIDIA H200", None),
+        ("a CPU (AMD EPYC, 64 cores)", None),
+    ],
+)
+def test_hardware_has_the_key_that_inferencex_knows_or_its_own_words(
+    words: str, key: str | None
+) -> None:
+    """Its importer: lower case, up to the first ``-``, and leave out what is none of its keys."""
+    about = About(hw=words, model="m", precision="fp8-block", flags=[], gpus=4)
+    found = row(point(), about)
+    assert found["hw"] == (key or words)
+    assert found["precision"] == "fp8"
 
 
 def test_void_repeats_do_not_count() -> None:
@@ -111,7 +128,7 @@ def test_boots_of_a_level_are_one_point() -> None:
     whole = joined({1: boot("b1", 100.0), 2: boot("b2", 110.0)})
     assert [each["boot"] for each in whole["repeats"]] == ["b1", "b1", "b2", "b2"]
     assert whole["summary"]["n_repeats"] == 4
-    assert whole["summary"]["output_tok_s"] == 105.5  # the median of 100, 101, 110, 111
+    assert whole["summary"]["output_tok_s"] == 105.381  # (100.5 * 110.5) ** 0.5
     assert whole["gate"]["during"]["right"] == 8
     assert (whole["status"], whole["reason"], whole["void"]) == ("ok", None, [])
 

@@ -81,6 +81,13 @@ class ServerGoneError(Exception):
     """The server stopped answering in the middle; what was measured before is kept."""
 
 
+class NothingCompletedError(Exception):
+    """Of a whole run no request ended well, and of the next none would, which may take hours.
+
+    Its arguments are the class of the reason and the message.
+    """
+
+
 def measure(
     experiment: str,
     target: Target,
@@ -99,7 +106,8 @@ def measure(
     server during a repeat.
 
     A server that answers wrongly is measured only if ``gate.measure_wrong``.  A server that dies
-    is a result: status ``failed``, with the repeats that were complete.
+    is a result, and so is a run (the warm-up counts as one) of which no request ends well: status
+    ``failed``, with the repeats until then.
 
     Args:
         experiment: its name.
@@ -127,6 +135,8 @@ def measure(
         point.ask("after")
     except ServerGoneError as error:
         return point.document(artifact.reason("server-gone", str(error), hint="See server.log."))
+    except NothingCompletedError as error:
+        return point.document(artifact.reason(*error.args, hint="See server.log."))
     return point.document()
 
 
@@ -177,7 +187,9 @@ class _Point:
     def warm_up(self) -> float | None:
         """Send the warm-up; return the requests per second that it reached."""
         run = self._run("warm-up", self._workload.warm_up_requests())
-        return _rate(definitions.figures(run.records, self._workload.concurrency))
+        figures = definitions.figures(run.records, self._workload.concurrency)
+        self._must_complete("warm-up", run, figures)
+        return _rate(figures)
 
     def repeat(self, number: int, rate: float | None) -> float | None:
         """Measure one repeat and keep it; return the requests per second that it reached."""
@@ -225,8 +237,7 @@ class _Point:
                 "void": validators.voids(findings),
             }
         )
-        if figures["completed"] == 0:
-            self._must_live()
+        self._must_complete(f"repeat {number}", run, figures)
         return _rate(figures) or rate
 
     def document(self, failure: artifact.Document | None = None) -> artifact.Document:
@@ -237,7 +248,7 @@ class _Point:
             for why in repeat["void"]
         ]
         verdict = self.verdict()
-        status, why = self._status(failure, verdict, void)
+        status, why = self._status(failure, verdict)
         client = self._client
         return artifact.document(
             SCHEMA,
@@ -256,10 +267,8 @@ class _Point:
         )
 
     def _status(
-        self, failure: artifact.Document | None, verdict: probes.Verdict, void: Sequence[str]
+        self, failure: artifact.Document | None, verdict: probes.Verdict
     ) -> tuple[artifact.Status, artifact.Document | None]:
-        if failure is None and self._repeats and not any(r["completed"] for r in self._repeats):
-            failure = artifact.reason("no-request-completed", void[0])
         if failure is not None:
             return "failed", failure
         if verdict.gate == "pass":
@@ -308,6 +317,16 @@ class _Point:
     def _counters(self) -> dict[str, float]:
         text = self._control("GET", "/metrics") or ""
         return {name: total for name, key in COUNTERS.items() if (total := _counter(text, key))}
+
+    def _must_complete(self, name: str, run: records.Run, figures: Mapping[str, Any]) -> None:
+        """Stop where no request of a run ended well."""
+        if figures["completed"]:
+            return
+        self._must_live()
+        if not run.records:
+            raise NothingCompletedError("no-request-sent", f"{name}: the client sent no request")
+        why = validators.failures(run)[1]
+        raise NothingCompletedError("all-requests-failed", f"{name}: {why}")
 
     def _must_live(self) -> None:
         self._control("GET", "/model_info")

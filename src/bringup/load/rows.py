@@ -7,6 +7,7 @@ and SGLang's ``benchmark.serving`` result line (0.5.23).  Where they agree there
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,12 +26,37 @@ LATENCIES = {
 """Our figure → InferenceX's name (in seconds), and those of vLLM and SGLang (in milliseconds)."""
 
 
+HARDWARE = {
+    "H100": "h100",
+    "H200": "h200",
+    "B200": "b200",
+    "B300": "b300",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "RTX PRO 6000": "rtx6000pro",
+}
+"""Words in a GPU's name → InferenceX's key (InferenceX-app, packages/constants/src/gpu-keys.ts);
+its importer leaves out rows of any other ``hw``."""
+
+PRECISIONS = {
+    "fp8-block": "fp8",
+    "fp8-tensor": "fp8",
+    "fp8-channel": "fp8",
+    "mxfp8": "fp8",
+    "w4a16-nvfp4": "nvfp4",
+    "int4-group": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+}
+"""Our format → the name that InferenceX's importer knows, where it is another."""
+
+
 @dataclass(frozen=True)
 class About:
     """What a row says of its experiment, besides the figures.
 
-    ``hw`` is the GPUs' name, or the CPU's, ``gpus`` how many one server takes, ``flags`` the
-    server's (``[{flag, value, …}]``).
+    ``hw`` is the machine's GPUs, or its CPU, in words, ``gpus`` how many one server takes,
+    ``flags`` the server's (``[{flag, value, …}]``).
     """
 
     hw: str | None
@@ -68,11 +94,11 @@ def _identity(point: Document, about: About) -> dict[str, Any]:
     workload = point.get("workload") or {}
     asked = about.asked
     return {
-        "hw": about.hw,
+        "hw": _hardware(about.hw),
         "model": about.model,
         "model_id": about.model,
         "framework": "sglang",
-        "precision": about.precision,
+        "precision": PRECISIONS.get(about.precision or "", about.precision),
         "spec_decoding": "none" if asked.get("speculative-algorithm") is None else "mtp",
         "disagg": False,
         "isl": workload.get("input_tokens"),
@@ -84,9 +110,18 @@ def _identity(point: Document, about: About) -> dict[str, Any]:
         "request_rate": workload.get("rate") or "inf",
         "tp": _flag(asked, "tp", "tensor-parallel-size", "tp-size"),
         "ep": _flag(asked, "ep", "expert-parallel-size", "ep-size"),
+        "num_gpus": max(1, about.gpus),
         "dp_attention": bool(asked.get("enable-dp-attention")),
         "is_multinode": False,
     }
+
+
+def _hardware(words: str | None) -> str | None:
+    """Return InferenceX's key for GPUs of one kind, else their words."""
+    found = {
+        key for name, key in HARDWARE.items() if words and re.search(rf"\b{name}\b", words, re.I)
+    }
+    return found.pop() if len(found) == 1 else words
 
 
 def _flag(asked: Mapping[str, Any], *names: str) -> int:

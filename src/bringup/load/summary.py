@@ -10,7 +10,7 @@ from bringup.load import definitions
 
 
 def of(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a point's figures: the median over its repeats, those that are void left out.
+    """Return a point's figures over its repeats (`stats.typical`), those that are void left out.
 
     ``spread`` is (largest - smallest) / mean of the throughput; everything is None where no repeat
     counts.
@@ -18,8 +18,12 @@ def of(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     valid = [each for each in repeats if not each["void"] and each["output_tok_s"]]
 
     def middle(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return round(stats.median(known), 3) if known else None
+        known = [
+            stats.Measured(each["boot"], value)
+            for each, value in zip(valid, values, strict=True)
+            if value is not None
+        ]
+        return round(stats.typical(known), 3) if known else None
 
     throughputs = [each["output_tok_s"] for each in valid]
     return {

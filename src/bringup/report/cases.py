@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from bringup import stats
 from bringup.artifact import STOPS, Document, reason
 from bringup.load import sweeps
 from bringup.report.documents import Artefacts
@@ -221,7 +221,7 @@ def _point_row(point: Document, objection: str | None) -> Document:
 
 
 def energy(repeats: Sequence[Document]) -> Document | None:
-    """Return what the GPUs of a point drew: medians of its repeats; None where none was watched.
+    """Return what the GPUs of a point drew over its repeats; None where none was watched.
 
     ``counted`` of ``n`` repeats give energy (sampled from the first send to the last token, and
     not void); ``uncounted`` says why the others don't.
@@ -229,10 +229,10 @@ def energy(repeats: Sequence[Document]) -> Document | None:
     watched = [each for each in repeats if each.get("gpu")]
     if not watched:
         return None
-    counted = [each["gpu"] for each in watched if _gives_energy(each)]
+    counted = [each for each in watched if _gives_energy(each)]
     others = [each for each in watched if not _gives_energy(each)]
     return {
-        **{name: _median(each.get(name) for each in counted) for name in DRAWN},
+        **{name: _typical(counted, name) for name in DRAWN},
         "counted": len(counted),
         "n": len(repeats),
         "uncounted": list(dict.fromkeys(_why_no_energy(each) for each in others)),
@@ -280,9 +280,13 @@ def _slowed(gpus: Iterable[Document]) -> dict[str, float]:
     return found
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+def _typical(repeats: Sequence[Document], name: str) -> float | None:
+    known = [
+        stats.Measured(str(each.get("boot")), each["gpu"][name])
+        for each in repeats
+        if each["gpu"].get(name) is not None
+    ]
+    return round(stats.typical(known), 4) if known else None
 
 
 def levels(case: Case, rows: Sequence[Document]) -> Document:

@@ -220,7 +220,7 @@ def _samples(counts: Iterable[int]) -> str:
     if distinct == [1]:
         return "One repeat a point."
     sizes = wording.listed([str(count) for count in distinct], "or")
-    return f"A marker is the median of {sizes} repeats, a bar reaches from lowest to highest."
+    return f"A marker stands for {sizes} repeats, a bar reaches from lowest to highest."
 
 
 def _trade(study: str, name: str, members: Sequence[Document]) -> Plot | None:

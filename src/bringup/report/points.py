@@ -152,10 +152,13 @@ def _about(experiment: Document, hardware: str | None) -> rows.About:
 
 
 def _power(energy: Document, gpus: int) -> Document:
-    """Return power under the names of InferenceX's aggregate (utils/aggregate_power.py)."""
+    """Return power under the names of InferenceX's aggregate (utils/aggregate_power.py).
+
+    Its importer drops all of it unless ``power_valid`` is the number 1.
+    """
     power = energy.get("power_w")
     return {
-        "power_valid": power is not None,
+        "power_valid": int(power is not None),
         "avg_total_gpu_power_w": power,
         "avg_power_w": power / gpus if power is not None and gpus else None,
     }
