@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from server import SCENARIOS
 
 from bringup import validators
 from bringup.endpoint import Endpoint, NoReplyError
-from bringup.load import clients, definitions, records
+from bringup.load import clients, definitions, prompts, records
 from bringup.load.workload import Job, Workload
 
 HERE = Path(__file__).resolve().parent
@@ -55,6 +56,7 @@ OWN_NAMES = {
 """Our figure → its name in the client's own result line."""
 
 DIRECT = "direct"
+TEXTS = "direct, texts"
 SGLANG = "sglang"
 NATIVE = "sglang, its own figures"
 CHAT = "sglang-oai-chat, its own figures"
@@ -86,6 +88,9 @@ class Bench:
         found: dict[str, Figures] = {}
         if DIRECT in wanted:
             found[DIRECT] = self._adapter(clients.direct, scenario, load, requests)[0]
+            if scenario != "load":
+                texts = replace(load, prompts=prompts.load("chat"))
+                found[TEXTS] = self._adapter(clients.direct, scenario, texts, requests)[0]
         if SGLANG in wanted:
             mine, output = self._adapter(clients.sglang(self._bench), scenario, load, requests)
             own = _own(output.with_suffix(".bench_serving.jsonl"))

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,9 @@ class Pieces:
     first_chunk_tokens: int
 
 
+Usage = Literal["none", "end", "each"]
+"""Where a chat's answer says how many tokens it has: nowhere, in a last piece, or in each."""
+
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
@@ -121,7 +124,7 @@ def event(content: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)
-def pieces(name: str, asked: int, chat: bool, usage: bool, prompt_tokens: int) -> Pieces:
+def pieces(name: str, asked: int, chat: bool, usage: Usage, prompt_tokens: int) -> Pieces:
     """Return the answer of a scenario to all requests that ask for so much."""
     scenario = SCENARIOS[name]
     if scenario.error:
@@ -143,16 +146,20 @@ def pieces(name: str, asked: int, chat: bool, usage: bool, prompt_tokens: int) -
         }
         native = {"text": " a" * chunk.tokens, "meta_info": meta}
         said = chat_chunk(" a" * (chunk.tokens - before), last=last) if chat else native
+        if chat and usage == "each":
+            said["usage"] = counted(prompt_tokens, chunk.tokens)
         parts.append((chunk.due_s, event(said), chunk.tokens))
         before = chunk.tokens
     parts[0] = (parts[0][0], STREAM_HEAD + parts[0][1], parts[0][2])
-    counted = {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": before,
-        "total_tokens": prompt_tokens + before,
-    }
-    end = event({"choices": [], "usage": counted}) if usage else b""
+    whole = {"choices": [], "usage": counted(prompt_tokens, before)}
+    end = event(whole) if usage != "none" else b""
     return Pieces(tuple(parts), end + event("[DONE]") + b"0\r\n\r\n", before, planned[0].tokens)
+
+
+def counted(prompt: int, completion: int) -> dict[str, int]:
+    """Return the usage of a chat completion."""
+    total = prompt + completion
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
 def chat_chunk(text: str, last: bool = False, **more: Any) -> dict[str, Any]:
@@ -312,7 +319,9 @@ def streamed(
     limits = (body.get("max_completion_tokens"), body.get("max_tokens"), 1)
     asked = sampling.get("max_new_tokens") or next(filter(None, limits))
     prompt_tokens = len(body.get("input_ids") or [0])
-    usage = bool((body.get("stream_options") or {}).get("include_usage"))
+    options = body.get("stream_options") or {}
+    each = options.get("continuous_usage_stats")
+    usage: Usage = "none" if not options.get("include_usage") else "each" if each else "end"
     return Stream(
         connection, run, pieces(name, asked, chat, usage, prompt_tokens), now, prompt_tokens
     )

@@ -1,7 +1,8 @@
-"""The gate on a real server whose model is damaged while it runs."""
+"""The gate, and a point behind it, on a real server whose model is damaged while it runs."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from bringup import artifact, paths, probes, reference
+from bringup.load import clients, point, prompts
+from bringup.load.workload import Workload
 from bringup.resident import Home
 from bringup.serving import Boot, ServerSpec, devices, lease
 
@@ -74,6 +77,7 @@ def served(
         "argv": [
             *("-m", "sglang.launch_server", "--model-path", "{model}"),
             *("--host", "127.0.0.1", "--port", "{port}", "--mem-fraction-static", "0.3"),
+            "--enable-metrics",
             *(("--disable-cuda-graph",) if gpus else on_cpu),  # a graph would not see the file
         ],
         "env": {
@@ -128,3 +132,34 @@ def test_predictions_tell_a_damaged_model_from_a_clean_one(served: Served) -> No
     assert bound.broken_by(reference.compare(base, served.reading(2))) == []
     served.load(served.damaged / "nibbles-swapped-one-layer-0")
     assert bound.broken_by(reference.compare(base, served.reading()))
+
+
+def test_chats_at_a_rate_are_a_point_behind_its_gate(served: Served, tmp_path: Path) -> None:
+    """An open loop: ten texts at the times of a Poisson process of five a second, never earlier."""
+    chats = prompts.load("chat")
+    load = Workload(4, input_tokens=0, output_tokens=16, min_seconds=2, rate=5, prompts=chats)
+    boot = served.boot
+    target = point.Target(boot.id, boot.url, str(BF16), boot.log, gpus=boot.gpus, pid=boot.pid)
+    found = point.measure(
+        "gate",
+        target,
+        load,
+        point.Gate(QUESTIONS),
+        repeats=1,
+        client=clients.direct,
+        folder=tmp_path,
+    )
+    assert (found["status"], found["gate"]["verdict"], found["void"]) == ("ok", "pass", [])
+    (repeat,) = found["repeats"]
+    assert (repeat["requests"], repeat["completed"], repeat["output_tokens"]) == (10, 10, 160)
+    assert repeat["input_tokens"] > 10 * 10  # sentences, not words
+    assert repeat["counters"]["generation_tokens"] == 160  # by the server's own count
+    seen = {each["name"]: each["verdict"] for each in repeat["validators"]}
+    assert seen["sent-when-due"] in ("ok", "flag")
+    assert seen["counters-agree"] == "ok"
+    records = json.loads((tmp_path / "c4.1.records.json").read_text())["records"]
+    due = [each["scheduled_s"] for each in records]
+    assert due == pytest.approx(load.schedule_s(10, repeat["seed"]), abs=1e-6)
+    assert all(each["sent_s"] >= each["scheduled_s"] for each in records)
+    waited = sorted(1000 * (each["first_token_s"] - each["scheduled_s"]) for each in records)
+    assert waited[4] <= repeat["ttft_ms"]["p50"] <= waited[5]

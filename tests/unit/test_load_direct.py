@@ -51,7 +51,9 @@ def run(url: str, model: str, load: Workload = LOAD, requests: int = 8, **more: 
 
 
 @pytest.mark.parametrize("prompts", [None, CHAT], ids=["tokens", "texts"])
-@pytest.mark.parametrize("scenario", ["base", "early-stop", "chunks-of-20", "role-chunk"])
+@pytest.mark.parametrize(
+    "scenario", ["base", "early-stop", "chunks-of-20", "bundled-first", "role-chunk"]
+)
 def test_figures_are_what_the_server_did(
     truth: tuple[str, Path], model: str, scenario: str, prompts: Prompts | None
 ) -> None:

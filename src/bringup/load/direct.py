@@ -83,7 +83,7 @@ def bodies(job: dict[str, Any]) -> Iterator[bytes]:
             "max_tokens": tokens,
             **{key: sampling[key] for key in ("temperature", "ignore_eos", "skip_special_tokens")},
             "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
         yield json.dumps(body).encode()
 
@@ -148,13 +148,16 @@ class Request:
         self.last_event = event
 
     def _chat(self, event: bytes, now: float) -> None:
+        """Note a piece of a chat: tokens by its own usage, else one for each piece."""
         content = self._read(event)
-        self.usage = content.get("usage") or self.usage
+        usage = content.get("usage") or {}
+        self.usage = usage or self.usage
         for choice in content.get("choices") or ():
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             delta = choice.get("delta") or {}
             if delta.get("content") or delta.get("reasoning_content"):
-                self._arrived(now, self.last[1] + 1)
+                tokens = usage.get("completion_tokens") or self.last[1] + 1
+                self._arrived(now, max(tokens, self.last[1]))
 
     def _arrived(self, now: float, tokens: int) -> None:
         """Note that there are ``tokens`` of the answer by now."""
