@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from huggingface_hub import constants
@@ -18,6 +17,7 @@ from bringup.checkpoint.hub import Repository
 from bringup.checkpoint.progress import GIB, Progress, say
 from bringup.checkpoint.selection import File
 from bringup.checkpoint.verify import each, verified
+from bringup.resident import locked
 
 FETCHERS = 8
 """Files fetched at once; huggingface_hub's own default."""
@@ -107,12 +107,12 @@ def _one_at_a_time(repository: Repository) -> Iterator[None]:
     """Let one job at a time fetch a repository, so that the next one finds the files."""
     path = paths.cache() / "locks" / f"{_flat(repository.repo)}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(path, wait=False))
         except BlockingIOError:
             say(f"{repository.repo}: another job fetches it; waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.enter_context(locked(path))
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
@@ -182,21 +183,44 @@ class Home:
             pass
 
 
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
+
+
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold the kernel's lock on ``path``.
+    """Hold the kernel's lock on ``path``, which is gone when this process is, however it ends.
 
     Raises:
         BlockingIOError: with ``wait`` false, someone else holds it.
+        OSError: the file system of ``path`` has no locks.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags)
-    except FileNotFoundError:
-        descriptor = os.open(path, flags | os.O_CREAT, 0o600)
+    descriptor = _opened(path)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        _lock(descriptor, kind if wait else kind | fcntl.LOCK_NB, path)
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Open a file to lock; on NFS a lock that excludes others wants one that can be written."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+    except PermissionError:  # another user's, which can be locked all the same
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _lock(descriptor: int, kind: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, kind)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise OSError(
+            error.errno,
+            f"{path} is on a file system without locks (Lustre: mounted without -o flock; NFS: "
+            "without its lock service); set BRINGUP_CACHE to a folder on one that has them",
+        ) from None
