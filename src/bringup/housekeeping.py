@@ -39,7 +39,8 @@ CONFIG = Path("config/experiments.yaml")
 RESULTS = Path("results")
 
 STAGE_FILES = re.compile(
-    r"(plan|weights|server|probe|kernels|metadata|format|engine)\.json|serve\.sh|patches(\..+)?\.log"
+    r"(plan|weights|server|probe|kernels|predictions|reference|accuracy)\.json"
+    r"|(metadata|format|engine)\.json|serve\.sh|patches(\..+)?\.log"
     r"|(boot\d+/)?server(\.\d+)?\.log|points/c\d+(\.boot\d+)?\.json|logs/.+"
 )
 """Files that stages write below the folder of an experiment, checkpoint or engine."""
@@ -168,10 +169,17 @@ def results(config: Config) -> Iterator[Unused]:
     ):
         for folder in _folders(RESULTS / part):
             if folder.name not in names:
-                yield _result(folder, f"there is no {part[:-1]} {folder.name}")
+                found = _result(folder, f"there is no {part[:-1]} {folder.name}")
+                if len(found.strange) < len(list(_files(folder))):
+                    yield found
     for name, entry in config.experiments.items():
         yield from _points(RESULTS / "experiments" / name / "points", entry["sweep"])
-    pairs = {f"{entry['checkpoint']}--{entry['engine']}" for entry in config.experiments.values()}
+    pairs = {
+        f"{entry[checkpoint]}--{entry['engine']}"
+        for entry in config.experiments.values()
+        for checkpoint in ("checkpoint", "draft")
+        if entry.get(checkpoint)
+    }
     for file in sorted((RESULTS / "readings").glob("*.json")):
         if file.stem not in pairs and _is_plain(file):
             yield Unused("results", file, file.stat().st_size, "no experiment has this pair")

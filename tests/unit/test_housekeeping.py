@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from bringup import housekeeping
+from bringup import housekeeping, paths
 from bringup.engine.environment import RECEIPT, Release
 
 CONFIG = """\
@@ -147,6 +148,30 @@ def test_a_file_that_the_workflow_did_not_make_stays(project, capsys):
     (row,) = (row for row in listed(capsys, "--remove", "results") if row["path"].endswith("gone"))
     assert row["stays"] == ["notes.txt"]
     assert everything(Path("results/experiments/gone")) == {"notes.txt"}
+    assert "gone" not in str(listed(capsys)), "there is nothing of ours in it any more"
+
+
+def test_every_file_of_a_stage_is_known(project, capsys):
+    """What the rules write below an experiment's folder goes with it."""
+    rules = "".join(file.read_text() for file in (paths.PROJECT / "workflow/rules").glob("*.smk"))
+    written = set(re.findall(r'"results/experiments/\{experiment\}/([^"]+)"', rules))
+    assert {"plan.json", "reference.json", "points/c{concurrency}.boot{boot}.json"} <= written
+    for file in written:
+        put(f"results/experiments/gone/{file.format(concurrency=4, boot=2)}")
+    (row,) = (row for row in listed(capsys, "--remove", "results") if row["path"].endswith("gone"))
+    assert row["stays"] == []
+    assert not Path("results/experiments/gone").exists()
+
+
+def test_a_drafts_reading_is_used(project, capsys):
+    put(
+        "config/experiments.yaml",
+        CONFIG.replace("engine: stock, ", "engine: stock, draft: hub, ", 1),
+    )
+    put("results/readings/hub--stock.json")
+    rows = [os.path.relpath(row["path"], project) for row in listed(capsys)]
+    assert "results/readings/older--stock.json" in rows
+    assert "results/readings/hub--stock.json" not in rows
 
 
 def test_what_a_link_leads_to_is_not_touched(project, capsys):
