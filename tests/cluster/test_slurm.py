@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -236,3 +237,48 @@ def test_a_folder_that_is_not_shared(study):
     assert done.returncode == 1
     assert f"is {study.home} shared with the nodes?" in done.stderr, done.stderr
     assert not Path(study.home, "results/experiments/one/server.json").exists()
+
+
+BEHIND = """\
+import os, time
+if "SLURMD_NODENAME" in os.environ:
+    here = time.time
+    time.time = lambda: here() - 60
+"""
+
+
+def test_a_node_whose_clock_is_behind(study):
+    (study.home / "src/sitecustomize.py").write_text(BEHIND)
+    done = study.run()
+    assert done.returncode == 1
+    complaint = re.compile(
+        r"^(\w+): .*node \S+: its clock is (5\d|60) s behind that of the machine that started "
+        "the workflow$",
+        re.MULTILINE,
+    )
+    found = complaint.findall(done.stderr)
+    assert {name for name, _ in found} == NAMES, done.stderr
+    assert len(found) == len(NAMES), "one line for each"
+    assert not [row for row in study.begun() if row[0] in NAMES]
+
+
+AHEAD = """\
+import os, time
+if "SLURMD_NODENAME" in os.environ:
+    utime = os.utime
+    def ahead(path, times=None, **how):
+        utime(path, times or (time.time() + 60, time.time() + 60), **how)
+    os.utime = ahead
+"""
+
+
+def test_a_node_whose_clock_is_ahead(study):
+    (study.home / "src/sitecustomize.py").write_text(AHEAD)
+    done = study.run()
+    assert done.returncode == 1
+    complaint = re.compile(
+        r"^(\w+): the clock that dated (\S+) is \d+ s ahead of this machine's; "
+        r"set both by one time server\.",
+        re.MULTILINE,
+    )
+    assert {name for name, _ in complaint.findall(done.stderr)} == NAMES, done.stderr
