@@ -11,9 +11,6 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 COPIED = ("Snakefile", "config", "envs", "profiles", "src", "workflow")
-OWN_WORDS = ("--workflow-profile", "none")
-"""Snakemake says what it does in its own words, which name every output."""
-
 STAND_IN = """\
 from pathlib import Path
 

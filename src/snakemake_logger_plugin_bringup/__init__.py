@@ -7,9 +7,13 @@ Snakemake shows them; its whole output goes to its own log in ``.snakemake/log``
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
+from collections.abc import Mapping
 from logging import LogRecord
+from pathlib import Path
+from typing import Any
 
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -82,6 +86,19 @@ class LogHandler(LogHandlerBase):
         elif not own or not (event in LEFT_OUT or str(record.msg).startswith(CHATTER)):
             self._snakemake.handle(record)
 
+    def _failed(self, record: LogRecord) -> None:
+        """Tell of a failed Slurm job only what failed in it: Snakemake tells all that it held."""
+        told = copy.copy(record)
+        facts = vars(told)
+        facts["job_error_info"] = list(filter(_began_and_failed, facts["job_error_info"]))
+        if facts["job_error_info"] or facts["aux_logs"]:
+            self._snakemake.handle(told)
+
+    def _failed_part(self, record: LogRecord) -> None:
+        """Tell of a failed job, unless it is part of a Slurm job, of which `_failed` tells."""
+        if not vars(record).get("indent"):
+            self._snakemake.handle(record)
+
     def _run(self, record: LogRecord) -> str | None:
         times = Times(TIMES)
         if self.common_settings.dryrun:
@@ -134,8 +151,16 @@ _TOLD = {
     LogEvent.RUN_INFO: LogHandler._run,
     LogEvent.JOB_INFO: LogHandler._started,
     LogEvent.JOB_FINISHED: LogHandler._finished,
+    LogEvent.GROUP_ERROR: LogHandler._failed,
+    LogEvent.JOB_ERROR: LogHandler._failed_part,
 }
 """Events that are told in our words."""
+
+
+def _began_and_failed(job: Mapping[str, Any]) -> bool:
+    """Tell whether a job of a Slurm job is the one that failed, of what its error says."""
+    begun = any(Path(log).exists() for log in job["log"])
+    return begun and not all(Path(output).exists() for output in job["output"])
 
 
 def _timed(line: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.slurm import Slurm, missing
+from cluster.slurm import LONGEST_S, Slurm, missing
 from project import PROJECT, Copy
 
 PLUGIN = PROJECT / "plugins/slurm-experiments"
@@ -112,7 +112,7 @@ class Study:
         return process
 
     def run(
-        self, *arguments: str, timeout_s: float = 300, **extra: str
+        self, *arguments: str, timeout_s: float = LONGEST_S, **extra: str
     ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake to its end; ``stderr`` holds all that it printed."""
         process = self.start(*arguments, **extra)

@@ -17,6 +17,9 @@ import psutil
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 NODES = ("n1", "n2")
 
+LONGEST_S = 600.0
+"""What a run of stand-ins, a minute on a machine that does nothing else, may take."""
+
 SLURM_CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -45,7 +48,7 @@ SlurmdSpoolDir={home}/spool.%n
 TaskProlog={home}/prolog
 KillWait=5
 SchedulerParameters=sched_interval=2,bf_interval=2
-SlurmdTimeout=10
+SlurmdTimeout=60
 NodeName=DEFAULT CPUs=1 RealMemory={mib} Gres=gpu:1
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
@@ -186,7 +189,7 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def until(holds: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+def until(holds: Callable[[], object], what: str, timeout_s: float = 180.0) -> None:
     """Return when ``holds`` does."""
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.slurm import until
+from cluster.slurm import LONGEST_S, until
+
+pytestmark = pytest.mark.timeout(4 * LONGEST_S)
 
 NAMES = {"one", "two", "three", "four"}
 STAGES = ["weights", "launch", "probe", "point", "point"]
@@ -77,7 +79,7 @@ def test_a_lost_node_loses_nothing_that_was_finished(study):
     study.slurm.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
         release()
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=LONGEST_S)
     finally:
         study.slurm.ask("scontrol", "update", f"nodename={node}", "state=resume")
     assert process.returncode == 0, output
@@ -93,6 +95,7 @@ def test_a_failed_experiment_is_not_tried_again_and_keeps_what_it_has(study):
     done = study.run()
     assert done.returncode == 1
     assert "told to fail" in done.stderr
+    assert re.findall(r"^ +rule (\w+):$", done.stderr, re.MULTILINE) == ["probe"]
     assert stages_of(study, "two") == ["weights", "launch", "probe"]
     assert all(stages_of(study, name) == STAGES for name in NAMES - {"two"})
     mend()
@@ -125,7 +128,7 @@ def test_a_cancelled_job_ends_alone(study):
     process = study.start()
     until(lambda: ["one", "point"] in [row[:2] for row in study.begun()], "the first point")
     study.slurm.ask("scancel", next(row[-1] for row in study.begun() if row[0] == "one"))
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 1
     assert "CANCELLED" in output
     assert all(stages_of(study, name) == STAGES for name in NAMES - {"one"})
@@ -141,7 +144,7 @@ def test_an_interrupted_workflow_takes_its_jobs_with_it(study):
     process = study.start()
     until(lambda: ["one", "point"] in [row[:2] for row in study.begun()], "the first point")
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=LONGEST_S)
     until(lambda: not study.slurm.jobs() and not servers(), "the end of all jobs")
     release()
     assert study.run().returncode == 0
@@ -155,7 +158,7 @@ def test_the_controller_is_restarted(study):
     study.slurm.stop("controller")
     release()
     study.slurm.start_controller()
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, output
     assert all(stages_of(study, name) == STAGES for name in NAMES)
     assert not servers()
@@ -184,7 +187,7 @@ def test_two_workflows_in_one_folder(study):
     assert done.returncode == 1
     assert "Directory cannot be locked" in done.stderr
     release()
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, output
 
 
@@ -235,7 +238,9 @@ def test_a_folder_that_is_not_shared(study):
         slurm.start_node("n2")
         until(lambda: slurm.states() == {"n1": "IDLE", "n2": "IDLE"}, "two idle nodes")
     assert done.returncode == 1
-    assert f"is {study.home} shared with the nodes?" in done.stderr, done.stderr
+    told = f" It left no log: is {study.home} shared with the nodes?\n"
+    assert done.stderr.count(told) == len(NAMES), done.stderr
+    assert "rule" not in done.stderr, "a line each, and no flood"
     assert not Path(study.home, "results/experiments/one/server.json").exists()
 
 
