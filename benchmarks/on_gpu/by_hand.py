@@ -75,7 +75,7 @@ def main() -> None:
     log = by_hand / "server.log"
 
     client = session.client("direct", build, log=by_hand / "client.log")
-    times = [time.monotonic()]
+    times, repeats_s = [time.monotonic()], []
     with log.open("wb") as output:
         server = subprocess.Popen(
             ["bash", str(script)],
@@ -92,7 +92,7 @@ def main() -> None:
         times.append(time.monotonic())
         for level in sweep["concurrency"]:
             with tempfile.TemporaryDirectory() as scratch:
-                point.measure(
+                measured = point.measure(
                     given.experiment,
                     point.Target(
                         boot="by-hand",
@@ -113,6 +113,7 @@ def main() -> None:
                     folder=Path(scratch),
                 )
             times.append(time.monotonic())
+            repeats_s.append(round(sum(r["duration_s"] for r in measured["repeats"]), 2))
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
@@ -121,6 +122,7 @@ def main() -> None:
         "load_s": load,
         "probe_s": probe,
         "points_s": dict(zip(map(str, sweep["concurrency"]), levels, strict=True)),
+        "repeats_s": dict(zip(map(str, sweep["concurrency"]), repeats_s, strict=True)),
         "wall_s": round(times[-1] - times[0], 2),
     }
     given.out.write_text(json.dumps(told) + "\n")

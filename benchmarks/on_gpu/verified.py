@@ -34,8 +34,17 @@ WEIGHTS_MARGIN, KV_MARGIN = 0.03, 0.05
 KL_FACTOR = 3.0
 """A divergence this many times that of the clean form counts as noticed."""
 
+OVERHEAD_LIMIT = 1.05
+"""How many times as long as by hand the workflow may take."""
+
 UNFINISHED = ("not run", "starts")
 """Outcomes of rows that were cut short, or never begun."""
+
+LACKED = {"kernel-download": "kernels could not be downloaded"}
+"""Class of a failure that says nothing of the backend → the outcome that it is."""
+
+UNSETTLED = ("not ready in time", *LACKED.values())
+"""Outcomes after which nobody knows whether the backend would have run."""
 
 AGREES = {
     "recommended": "starts and is right",
@@ -64,16 +73,23 @@ def unpacked(brought: Path, into: Path) -> Path:
 # --- the rows ------------------------------------------------------------------------------------
 
 
-def rows(runs: Sequence[Path]) -> list[Json]:
-    """Return each forced row: what the table said, what happened, which kernels ran; the run."""
-    told: dict[str, Json] = {}
-    for number, run in enumerate(runs, 1):
-        folder, results = run / "rows/rows", run / "results/results"
-        for name, row in (read(folder / "rows.json") or {}).items():
-            if name in told and row["outcome"] in UNFINISHED:
-                continue
-            known = foreseen(reread(row, folder / name), results / "experiments" / name)
-            told[name] = {**row_of(name, known), "run": number}
+def rows_of(run: Path) -> list[Json]:
+    """Return each forced row: what the table said, what happened, which kernels ran."""
+    folder, results = run / "rows/rows", run / "results/results"
+    return [
+        row_of(name, foreseen(reread(row, folder / name), results / "experiments" / name))
+        for name, row in sorted((read(folder / "rows.json") or {}).items())
+    ]
+
+
+def latest(runs: Iterable[Sequence[Json]]) -> list[Json]:
+    """Return each row of several runs as the last one that finished it tells of it; which one."""
+    told: dict[tuple[str, str], Json] = {}
+    for number, found in enumerate(runs, 1):
+        for row in found:
+            name = (row["row"], row["corrupted"] or "")
+            if name not in told or row.get("outcome") not in UNFINISHED:
+                told[name] = {**row, "run": number}
     return [told[name] for name in sorted(told)]
 
 
@@ -100,6 +116,7 @@ def row_of(name: str, row: Json) -> Json:
     experts, dense = known.get("experts") or {}, known.get("dense") or {}
     backends = (row.get("kernels") or {}).get("backends") or {}
     reason = row.get("reason") if isinstance(row.get("reason"), dict) else None
+    lacked = reason and LACKED.get(reason["class"])
     told = {
         "row": experiment,
         "corrupted": form or None,
@@ -107,7 +124,7 @@ def row_of(name: str, row: Json) -> Json:
         "asked": experts.get("asked"),
         "linear": {"format": dense.get("format"), "asked": dense.get("asked")} if dense else None,
         "table": {"experts": experts.get("known"), "dense": dense.get("known")},
-        "outcome": row["outcome"],
+        "outcome": lacked or row["outcome"],
         "right": [row["right"], row["asked"]] if "right" in row else None,
         "used": {name: each.get("used") for name, each in backends.items()} or None,
         "verdicts": {name: each.get("verdict") for name, each in backends.items()} or None,
@@ -123,11 +140,11 @@ def agreement(row: Json) -> str:
     """Say whether the table was right about a row.
 
     ``yes``, ``no``, ``unknown before`` where it did not know, ``not settled`` where the server was
-    stopped while it was still starting, ``not run``.
+    stopped while it was still starting or wanted kernels from the network, ``not run``.
     """
     if row["outcome"] in UNFINISHED:
         return "not run"
-    if row["outcome"] == "not ready in time":
+    if row["outcome"] in UNSETTLED:
         return "not settled"
     known = [row["table"][module] for module in ("experts", "dense") if row["table"][module]]
     bad = next((each for each in known if each in ("refuses", "starts-but-wrong")), None)
@@ -141,7 +158,10 @@ def agreement(row: Json) -> str:
 
 
 def power(found: Sequence[Json]) -> list[Json]:
-    """Return for each kernel: divergence from bf16 of the clean form and of each corrupted one."""
+    """Return for each kernel: divergence from bf16 of the clean form and of each corrupted one.
+
+    All rows are of one run: other weights diverge otherwise.
+    """
     clean = {row["row"]: row for row in found if not row["corrupted"]}
     told = []
     for row in found:
@@ -166,6 +186,12 @@ def power(found: Sequence[Json]) -> list[Json]:
             }
         )
     return told
+
+
+def one_of(power: Iterable[Json]) -> list[int]:
+    """Return of the corruptions of one expert how many KL saw, and how many there are."""
+    single = [row["by_divergence"] for row in power if row["corrupted"].endswith("-expert")]
+    return [sum(single), len(single)]
 
 
 # --- what was timed ------------------------------------------------------------------------------
@@ -351,33 +377,55 @@ def overhead(run: Path) -> Json | None:
     """Return an experiment's time in the workflow and by hand, whole and in parts.
 
     Whole are the two commands, from their start to their end.  They are different boots, whose
-    loads differ by more than the workflow adds: ``ratio_of_same_load`` is what the workflow would
-    have taken with the load by hand.
+    loads and speeds differ by more than the workflow adds: ``ratio_of_same_load`` is what the
+    workflow would have taken with the load by hand, ``ratio_of_same_work`` with that and repeats
+    as long as those by hand (None where those were not noted).
     """
     taken, folder = steps(run), run / "overheads/overheads"
     by_hand = read(folder / "by-hand.json")
-    experiment = "experiments/whole--triton"
-    server = read(folder / f"results/{experiment}/server.json")
+    experiment = folder / "results/experiments/whole--triton"
+    server = read(experiment / "server.json")
     if not (by_hand and server) or any(
         taken.get(name, {}).get("exit") != 0 for name in ("workflow", "by-hand")
     ):
         return None
-    workflow_s, by_hand_s = taken["workflow"]["seconds"], taken["by-hand"]["seconds"]
-    jobs = dict(job_seconds(run / "logs/logs/times.json", f"results/{experiment}/"))
-    parts = {"launch": by_hand["load_s"], "probe": by_hand["probe_s"]}
-    parts |= {f"points/c{level}": seconds for level, seconds in by_hand["points_s"].items()}
-    same_load_s = workflow_s - server["load_s"] + by_hand["load_s"]
-    return {
-        "workflow_s": workflow_s,
-        "by_hand_s": by_hand_s,
-        "ratio": round(workflow_s / by_hand_s, 3),
-        "load_s": {"workflow": server["load_s"], "by_hand": by_hand["load_s"]},
-        "ratio_of_same_load": round(same_load_s / by_hand_s, 3),
-        "parts": [
-            {"part": part, "workflow_s": jobs.get(part), "by_hand_s": seconds}
-            for part, seconds in parts.items()
-        ],
+    wholes = [taken[name]["seconds"] for name in ("workflow", "by-hand")]
+    jobs = dict(job_seconds(run / "logs/logs/times.json", f"{experiment.relative_to(folder)}/"))
+    load_s, noted = server["load_s"], by_hand.get("repeats_s") or {}
+    parts = [
+        part("the server's load", load_s, by_hand["load_s"]),
+        part("launch, beyond it", jobs["launch"] - load_s, None),
+        part("probe", jobs["probe"], by_hand["probe_s"]),
+    ]
+    for level, seconds in by_hand["points_s"].items():
+        stage = f"points/c{level}"
+        repeats = read(experiment / f"{stage}.json")["repeats"]
+        repeats_s = round(sum(repeat["duration_s"] for repeat in repeats), 3)
+        each = part(f"C = {level}", jobs[stage], seconds)
+        parts.append(
+            each | {"workflow_repeats_s": repeats_s, "by_hand_repeats_s": noted.get(level)}
+        )
+    sums = [sum(each[f"{side}_s"] or 0.0 for each in parts) for side in ("workflow", "by_hand")]
+    rest = [round(whole - known, 3) for whole, known in zip(wholes, sums, strict=True)]
+    same_load_s = wholes[0] - load_s + by_hand["load_s"]
+    told = {
+        "workflow_s": wholes[0],
+        "by_hand_s": wholes[1],
+        "ratio": round(wholes[0] / wholes[1], 3),
+        "ratio_of_same_load": round(same_load_s / wholes[1], 3),
+        "ratio_of_same_work": None,
+        "parts": [*parts, part("start, end, between jobs", *rest)],
     }
+    if noted:
+        longer_s = sum(e["workflow_repeats_s"] - e["by_hand_repeats_s"] for e in parts[3:])
+        told["ratio_of_same_work"] = round((same_load_s - longer_s) / wholes[1], 3)
+    return told
+
+
+def part(name: str, workflow_s: float, by_hand_s: float | None) -> Json:
+    """Return what one part of an experiment took either way; its repeats, where it has some."""
+    told = {"part": name, "workflow_s": round(workflow_s, 3), "by_hand_s": by_hand_s}
+    return told | {"workflow_repeats_s": None, "by_hand_repeats_s": None}
 
 
 def job_seconds(times: Path, folder: str) -> Iterator[tuple[str, float]]:
@@ -404,6 +452,7 @@ def account(run: Path) -> Json:
         "machine": machine and {key: machine[key] for key in told},
         "sglang": engine and engine["version"],
         "tree": engine and engine["tree"],
+        "weights": weights(results),
         "steps": steps(run),
     }
 
@@ -422,12 +471,28 @@ def newest(told: Iterable[Any]) -> Any:
 
 
 def edits(run: Path) -> Json:
-    """Return the seconds from each edit to a new report, as far as one came."""
+    """Return the seconds from each edit to a new report, as far as one came, and the jobs between.
+
+    The jobs are told by what the command printed: what was done, and how long it took.
+    """
     return {
-        name: step["seconds"]
+        name: {"seconds": step["seconds"], "jobs": done(run / f"logs/logs/{name}.log")}
         for name, step in steps(run).items()
         if name in ("level", "backend", "patch") and step["exit"] == 0
     }
+
+
+def done(log: Path) -> list[list[str]]:
+    """Return what a run of the workflow did, in order, and how long each took, in its words."""
+    lines = re.findall(r"^[\d:]{8}  (?:\S+: )?(.+) done in ([^;]+);", log.read_text(), re.MULTILINE)
+    return [list(line) for line in lines]
+
+
+def weights(results: Path) -> str | None:
+    """Return the digest of the bundled checkpoint's weights: other ones diverge otherwise."""
+    told = read(results / "experiments/rows-bf16--triton/weights.json")
+    files = {each["name"]: each["sha256"] for each in told["files"]} if told else {}
+    return files.get("model.safetensors")
 
 
 def gathered(brought: Sequence[Path], scratch: Path) -> Json:
@@ -435,19 +500,19 @@ def gathered(brought: Sequence[Path], scratch: Path) -> Json:
     runs = [unpacked(each, scratch / str(number)) for number, each in enumerate(brought)]
     pairs = [run for run in runs if (run / "serial").is_dir()]
     single = [run for run in runs if run not in pairs]
-    found = rows(runs)
+    found = list(map(rows_of, runs))
     return {
-        "schema": "verified/2",
+        "schema": "verified/3",
         "runs": [account(run) for run in runs],
-        "rows": found,
-        "power": power(found),
+        "rows": latest(found),
+        "power": latest(map(power, found)),
         "points": newest(points(run / "results/results") for run in single) or [],
         "idle": next(filter(None, map(idle, single)), None),
         "memory": newest(map(memory, runs)) or [],
         "side_by_side": newest(map(side_by_side, pairs)),
         "over_both": newest(map(over_both, pairs)),
         "overhead": newest(map(overhead, runs)),
-        "edits": {name: seconds for run in runs for name, seconds in edits(run).items()},
+        "edits": {name: told for run in runs for name, told in edits(run).items()},
     }
 
 
@@ -460,12 +525,15 @@ def page(told: Json) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"cell": cell, "percent": percent, "short": short}
+    environment.filters |= {"cell": cell, "percent": percent, "seconds": seconds, "short": short}
     agreed = Counter(row["agrees"] for row in told["rows"] if not row["corrupted"])
     return environment.get_template("verified.md.j2").render(
         **told,
         agreed=agreed,
+        unsettled=UNSETTLED,
+        single=one_of(told["power"]),
         kl_factor=KL_FACTOR,
+        overhead_limit=OVERHEAD_LIMIT,
         weights_margin=WEIGHTS_MARGIN,
         kv_margin=KV_MARGIN,
     )
@@ -487,6 +555,11 @@ def cell(value: Any) -> str:
 def percent(share: float | None) -> str:
     """Return a share with its sign."""
     return "–" if share is None else f"{100 * share:+.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """Return seconds to a tenth."""
+    return "–" if value is None else f"{value:.1f}"
 
 
 def short(row: str) -> str:

@@ -19,7 +19,7 @@ from bringup import evidence
 PROJECT = Path(__file__).parents[2]
 ON_GPU, DOCS = PROJECT / "benchmarks/on_gpu", PROJECT / "docs"
 RECORDED = Path(__file__).with_name("fixtures") / "on_gpu"
-RUNS = [RECORDED / "one", RECORDED / "two"]
+RUNS = [RECORDED / "one", RECORDED / "two", RECORDED / "three"]
 """What the runs brought back, the oldest first."""
 
 
@@ -86,6 +86,21 @@ def test_the_table_is_held_against_what_happened(outcome, experts, dense, agrees
     assert verified.row_of("rows-x", row(outcome, experts, dense))["agrees"] == agrees
 
 
+@pytest.mark.parametrize(
+    ("kind", "outcome", "agrees"),
+    [
+        ("kernel-download", "kernels could not be downloaded", "not settled"),
+        ("unsupported", "refuses", "yes"),
+    ],
+)
+def test_kernels_that_could_not_be_fetched_say_nothing_of_the_backend(kind, outcome, agrees):
+    import verified
+
+    reason = {"class": kind, "message": "…", "hint": None}
+    found = verified.row_of("rows-x", row("refuses", "refuses", reason=reason))
+    assert (found["outcome"], found["agrees"]) == (outcome, agrees)
+
+
 def test_a_corrupted_scale_is_seen_by_divergence_or_by_questions():
     import verified
 
@@ -104,6 +119,7 @@ def test_a_corrupted_scale_is_seen_by_divergence_or_by_questions():
     assert (layer["by_divergence"], layer["by_questions"]) == (True, True)
     assert (expert["by_divergence"], expert["by_questions"]) == (False, False)
     assert expert["times"] == pytest.approx(2)
+    assert verified.one_of([layer, expert]) == [0, 1]
 
 
 def test_rows_come_in_the_order_that_is_asked_for():
@@ -153,10 +169,62 @@ def test_recorded_rows_tell_which_kernels_ran_against_what_was_asked(told):
     assert not [row for row in rows.values() if row["agrees"] == "no"]
 
 
-def test_a_corrupted_scale_was_seen_on_each_kernel_that_is_right_without_it(told):
-    found = {row["used"]: row for row in told["power"]}
-    assert {"marlin", "triton", "deep_gemm", "cutlass"} <= found.keys()
-    assert all(row["by_divergence"] or row["by_questions"] for row in told["power"])
+def test_a_layers_corrupted_scales_were_seen_on_each_kernel(told):
+    layers = [row for row in told["power"] if row["corrupted"].endswith("-layer")]
+    assert {row["used"] for row in layers} == {"marlin", "triton", "deep_gemm", "cutlass"}
+    assert all(row["by_divergence"] or row["by_questions"] for row in layers)
+
+
+def test_one_experts_corrupted_scale_is_at_the_limit_of_what_divergence_shows(told):
+    """KL of the clean form and of the corrupted one, in nats, of the run's own rows.json."""
+    experts = {row["corrupted"] + "@" + row["used"]: row for row in told["power"]}
+    for name, clean, corrupted, seen in [
+        ("fp8-expert@deep_gemm", 0.05317, 0.16076, True),
+        ("fp8-expert@triton", 0.04738, 0.14384, True),
+        ("int4-expert@marlin", 0.08142, 0.16188, False),
+        ("nvfp4-expert@marlin", 0.08990, 0.17848, False),
+    ]:
+        row = experts[name]
+        assert row["times"] == pytest.approx(corrupted / clean, rel=1e-3)
+        assert (row["by_divergence"], row["by_questions"]) == (seen, False)
+
+
+def test_rows_of_the_second_run_on_one_gpu(told):
+    rows = {row["row"].removeprefix("rows-"): row for row in told["rows"] if not row["corrupted"]}
+    used = {
+        name: (rows[name]["used"]["experts"], rows[name]["verdicts"]["experts"])
+        for name in (
+            "bf16--marlin",
+            "fp8-gemm--deep_gemm--triton",
+            "int4--triton",
+            "int4--deep_gemm",
+        )
+    }
+    assert used == {
+        "bf16--marlin": ("triton", "fell-back"),
+        "fp8-gemm--deep_gemm--triton": ("triton", "confirmed"),
+        "int4--triton": ("triton", "confirmed"),
+        "int4--deep_gemm": ("marlin", "fell-back"),
+    }
+    assert rows["fp8-gemm--deep_gemm--triton"]["used"]["dense"] == "deep_gemm"
+    assert rows["fp8--flashinfer_cutlass"]["outcome"] == "refuses"
+    unsettled = {name for name, row in rows.items() if row["agrees"] == "not settled"}
+    trtllm = {f"{form}--flashinfer_trtllm" for form in ("bf16", "fp8", "int4")}
+    assert unsettled == trtllm | {"bf16--flashinfer_cutlass"}
+    assert not any(row["outcome"] == "not run" for row in rows.values())
+
+
+def test_what_the_workflow_added_in_the_recorded_run(told):
+    """98.878 s and 87.643 s by steps.txt; loads of 32.3 s and 29.77 s."""
+    assert told["overhead"]["ratio"] == round(98.878 / 87.643, 3)
+    assert told["overhead"]["ratio_of_same_load"] == round((98.878 - 32.3 + 29.77) / 87.643, 3)
+    for side in ("workflow_s", "by_hand_s"):
+        parts = sum(each[side] or 0 for each in told["overhead"]["parts"])
+        assert parts == pytest.approx(told["overhead"][side], abs=0.01)
+    edits = {name: [job for job, _ in each["jobs"]] for name, each in told["edits"].items()}
+    assert edits["level"] == ["point C = 8", "report"]
+    assert edits["backend"][2:5] == ["launch", "probe", "point C = 16"]
+    assert edits["patch"][:2] == ["engine", "reading"]
 
 
 def test_predicted_memory_was_within_the_margins(told):
@@ -175,19 +243,24 @@ def test_the_recorded_pair_and_the_server_over_both_gpus(told):
     assert told["over_both"]["evicted"] == ["two--marlin"]
 
 
-@pytest.fixture(scope="module")
-def forced(tmp_path_factory) -> Path:
-    """Return the folder of the forced rows: what came of each, and its server's log."""
+@pytest.fixture(scope="module", params=[("one", 14, 16), ("three", 4, 14)], ids=["one", "three"])
+def forced(request, tmp_path_factory) -> tuple[Path, int, int]:
+    """Return the folder of forced rows (what came of each, and its server's log).
+
+    And how many refused, and how many were right.
+    """
+    run, refused, right = request.param
     folder = tmp_path_factory.mktemp("rows")
-    archive = RECORDED / "one/rows.tar.xz"
+    archive = RECORDED / run / "rows.tar.xz"
     subprocess.run(["tar", "-xJf", archive, "-C", folder], check=True)
-    return folder / "rows"
+    return folder / "rows", refused, right
 
 
 def test_each_recorded_refusal_is_told_from_its_log(forced):
+    forced, count, _ = forced
     rows = json.loads((forced / "rows.json").read_text())
     refused = {name: row["reason"] for name, row in rows.items() if row["outcome"] == "refuses"}
-    assert len(refused) == 14
+    assert len(refused) == count
     for name, reason in refused.items():
         found = evidence.diagnose(forced / name / "server.log", exit_code=1)
         assert found["class"] == reason["class"], name
@@ -195,9 +268,10 @@ def test_each_recorded_refusal_is_told_from_its_log(forced):
 
 
 def test_no_server_that_was_right_has_a_log_that_says_it_failed(forced):
+    forced, _, count = forced
     rows = json.loads((forced / "rows.json").read_text())
     right = [name for name, row in rows.items() if row["outcome"] == "starts and is right"]
-    assert len(right) == 16
+    assert len(right) == count
     for name in right:
         assert evidence.failure(forced / name / "server.log", ready=True) is None, name
 
@@ -255,16 +329,19 @@ def test_the_reports_words_are_in_its_raw_files(results):
     assert all("marlin_moe::Marlin" in kernel["name"] for kernel in products)
 
 
-def test_the_workflows_time_is_held_against_that_by_hand(tmp_path):
-    import verified
-
+@pytest.fixture
+def timed(tmp_path) -> Path:
+    """A run of the workflow and by hand: 78 s and 71 s, whose parts are round figures."""
     logs, results = tmp_path / "logs/logs", tmp_path / "overheads/overheads/results/experiments"
     whole = results / "whole--triton"
-    for folder in (logs, whole):
+    for folder in (logs, whole / "points"):
         folder.mkdir(parents=True)
     by_hand = {"load_s": 30.0, "probe_s": 1.0, "points_s": {"1": 20.0, "16": 19.0}, "wall_s": 70.0}
     (tmp_path / "overheads/overheads/by-hand.json").write_text(json.dumps(by_hand))
     (whole / "server.json").write_text(json.dumps({"load_s": 34.0}))
+    for level, repeats in ((1, [7.5, 7.5]), (16, [7.0, 8.0])):
+        point = {"repeats": [{"duration_s": seconds} for seconds in repeats]}
+        (whole / f"points/c{level}.json").write_text(json.dumps(point))
     lines = ["workflow: exit 0, 78000 ms, at 90 s", "by-hand: exit 0, 71000 ms, at 161 s"]
     lines += ["level: exit 0, 44000 ms, at 200 s", "backend: exit 124, 60000 ms, at 260 s"]
     (logs / "steps.txt").write_text("\n".join(lines))
@@ -274,18 +351,46 @@ def test_the_workflows_time_is_held_against_that_by_hand(tmp_path):
     told = [json.dumps([rule, f"{folder}/{file}", seconds]) for rule, file, seconds in jobs]
     told.append(json.dumps(["probe", "results/experiments/small--triton/probe.json", 1.2]))
     (logs / "times.json").write_text("\n".join(told))
+    (logs / "level.log").write_text(
+        "09:00:00  2 jobs to do, about 20 s of work\n"
+        "09:00:01  small--triton: point C = 8 (for the first time)\n"
+        "small--triton: loading for 10 s: (nothing in its log yet)\n"
+        "09:00:40  small--triton: point C = 8 done in 38 s; 1 job left, about 5 s of work\n"
+        "09:00:42  report done in 1.3 s; all done\n"
+    )
+    return tmp_path
 
-    found = verified.overhead(tmp_path)
+
+def test_the_workflows_time_is_held_against_that_by_hand(timed):
+    import verified
+
+    found = verified.overhead(timed)
     assert found["ratio"] == round(78 / 71, 3)
     assert found["ratio_of_same_load"] == round(74 / 71, 3)
+    assert found["ratio_of_same_work"] is None
     parts = {each["part"]: (each["workflow_s"], each["by_hand_s"]) for each in found["parts"]}
     assert parts == {
-        "launch": (35.5, 30.0),
+        "the server's load": (34.0, 30.0),
+        "launch, beyond it": (1.5, None),
         "probe": (1.5, 1.0),
-        "points/c1": (20.6, 20.0),
-        "points/c16": (19.4, 19.0),
+        "C = 1": (20.6, 20.0),
+        "C = 16": (19.4, 19.0),
+        "start, end, between jobs": (1.0, 1.0),
     }
-    assert verified.edits(tmp_path) == {"level": 44.0}
+    assert verified.edits(timed) == {
+        "level": {"seconds": 44.0, "jobs": [["point C = 8", "38 s"], ["report", "1.3 s"]]}
+    }
+
+
+def test_repeats_that_took_longer_by_chance_are_told_apart_from_what_the_workflow_adds(timed):
+    import verified
+
+    file = timed / "overheads/overheads/by-hand.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"repeats_s": {"1": 14.5, "16": 15.0}})
+    )
+    found = verified.overhead(timed)
+    assert found["ratio_of_same_work"] == round((78 - 4 - 0.5) / 71, 3)
 
 
 def test_what_a_later_run_did_not_finish_stays_as_it_was(tmp_path):
@@ -303,7 +408,8 @@ def test_what_a_later_run_did_not_finish_stays_as_it_was(tmp_path):
         found = {name: {"outcome": outcome} for name, outcome in outcomes.items()}
         (folder / "rows/rows/rows.json").write_text(json.dumps(found))
         runs.append(folder)
-    assert [(row["row"], row["outcome"], row["run"]) for row in verified.rows(runs)] == [
+    found = verified.latest(map(verified.rows_of, runs))
+    assert [(row["row"], row["outcome"], row["run"]) for row in found] == [
         ("rows-a", "starts and is right", 2),
         ("rows-b", "refuses", 2),
         ("rows-c", "starts and is right", 1),

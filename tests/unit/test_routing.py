@@ -183,6 +183,17 @@ MATRIX = [
     ("fp8-block", "experts", QWEN, "sm90", "0.5.16", "auto", "recommended"),
     ("mxfp4", "experts", QWEN, "sm90", "0.5.16", "auto", "refuses"),
     ("int4-group", "experts", QWEN, "sm90", "0.5.16", "cutlass", "works"),
+    ("int4-group", "experts", QWEN, "sm90", "0.5.16", "deep_gemm", "works"),
+    ("int4-group", "experts", QWEN, "sm90", "0.5.16", "triton", "works"),
+    ("bf16", "experts", QWEN, "sm90", "0.5.16", "marlin", "works"),
+    ("bf16", "experts", QWEN, "sm90", "0.5.16", "triton_kernel", "works"),
+    ("bf16", "experts", QWEN, "sm90", "0.5.16", "flashinfer_cutlass", "unknown"),
+    ("fp8-block", "experts", QWEN, "sm90", "0.5.16", "flashinfer_cutlass", "refuses"),
+    ("fp8-block", "dense", QWEN, "sm90", "0.5.16", "deep_gemm", "works"),
+    # FlashInfer 0.6.12 to 0.7.2 builds TRT-LLM's experts for capabilities 10 and 12 only
+    ("bf16", "experts", QWEN, "sm90", "0.5.16", "flashinfer_trtllm", "refuses"),
+    ("fp8-block", "experts", QWEN, "sm90", "0.5.23", "flashinfer_trtllm", "refuses"),
+    ("int4-group", "experts", QWEN, "sm90", "0.5.16", "flashinfer_trtllm", "refuses"),
     # Attention, by the format of the KV cache
     ("bf16", "attention", LLAMA, "sm90", "0.5.23", "fa3", "works"),
     ("bf16", "attention", QWEN, "sm90", "0.5.16", "triton", "works"),
