@@ -52,13 +52,18 @@ raise SystemExit(0)
 '''
 
 
-@pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A Slurm that runs; both of its nodes are this machine."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Skip all, from one place: pytest sums it up in one line."""
     if absent := missing():
         pytest.skip(f"no Slurm: {absent}")
     if not importlib.util.find_spec("snakemake_executor_plugin_slurm"):
         pytest.skip("snakemake-executor-plugin-slurm is not installed: uv sync --extra slurm")
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm that runs; both of its nodes are this machine."""
     with Slurm(tmp_path_factory.mktemp("slurm")).running() as running:
         yield running
 
