@@ -44,7 +44,7 @@ def started() -> Iterator:
 def test_the_patched_package_is_what_a_server_imports(python, tmp_path, started):
     document = built(python, tmp_path, patch_file(tmp_path))
     pid = started(python, *map(paths.actual, document["pythonpath"]))
-    imports = proof.running(document, pid, log=tmp_path / "log")
+    imports = proof.running(document, pid, proof.found(document, log=tmp_path / "log"))
     assert imports["file"] == f"{document['pythonpath'][0]}/sglang/__init__.py"
     assert imports["tree"] == document["tree"]
     assert imports["markers"] == [
@@ -55,7 +55,8 @@ def test_the_patched_package_is_what_a_server_imports(python, tmp_path, started)
 
 def test_a_process_with_another_path_is_not_believed(python, tmp_path, started):
     document = built(python, tmp_path, patch_file(tmp_path))
-    imports = proof.running(document, started(python), log=tmp_path / "log")
+    found = proof.found(document, log=tmp_path / "log")
+    imports = proof.running(document, started(python), found)
     assert imports["pythonpath"] == []
     assert imports["file"] is None
     reason = proof.refusal(document, imports)
@@ -68,7 +69,8 @@ def test_a_file_that_was_changed_since_the_build(python, tmp_path, started):
     overlay = paths.actual(document["pythonpath"][0])
     file = overlay / "sglang/launch_server.py"
     file.write_text(file.read_text().replace("two, patched", "two"))
-    imports = proof.running(document, started(python, overlay), log=tmp_path / "log")
+    found = proof.found(document, log=tmp_path / "log")
+    imports = proof.running(document, started(python, overlay), found)
     assert imports["tree"] != document["tree"]
     reason = proof.refusal(document, imports)
     assert reason["evidence"] == ["no marker of the patch in launch_server.py"]

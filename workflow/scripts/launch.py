@@ -1,6 +1,7 @@
 """Stage launch: start the server, prove what it is, and write down how to start it again."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bringup import (
@@ -39,24 +40,40 @@ def main(snakemake, log):
         return
     build = artifact.read(snakemake.input.engine)
     started = made.now()
+    engine.restore(build)
+    with ThreadPoolExecutor() as aside:  # looked up while the server loads
+        machine = aside.submit(hardware.fingerprint)
+        found = aside.submit(engine.proof.found, build, log=log.with_suffix(".engine.log"))
+        document = launched(experiment, planned, weights, build, machine, found, folder)
+    artifact.write_text(
+        snakemake.output.script, command.script(planned, model, folder, draft=draft)
+    )
+    document["live"] |= {"made": made.since(started)}
+    artifact.write(snakemake.output.server, document)
+
+
+def launched(experiment, planned, weights, build, machine, found, folder):
+    """Return server.json of a server that was started: what it proved to be, or how it failed."""
     foreign = plan.foreign_environment(os.environ)
-    machine = hardware.fingerprint()
-    facts = {
-        "experiment": experiment,
-        "plan": planned,
-        "environment": {**foreign, **planned["env"]},
-        "versions": {
-            "tree": build["tree"],
-            "cuda": build["torch_cuda"],
-            "driver": machine["driver"],
-            "driver_cuda": machine["cuda"],
-        },
-        "packages": build["packages"],
-    }
+
+    def facts():
+        return {
+            "experiment": experiment,
+            "plan": planned,
+            "environment": {**foreign, **planned["env"]},
+            "versions": {
+                "tree": build["tree"],
+                "cuda": build["torch_cuda"],
+                "driver": machine.result()["driver"],
+                "driver_cuda": machine.result()["cuda"],
+            },
+            "packages": build["packages"],
+        }
+
     try:
         with session.of(planned, weights, build, folder=folder) as boot:
             document = evidence.server_document(
-                **facts,
+                **facts(),
                 boot=boot.id,
                 argv=[paths.portable(word) if word.startswith("/") else word for word in boot.argv],
                 gpus=boot.gpus,
@@ -65,28 +82,24 @@ def main(snakemake, log):
                 model_info=boot.model_info,
                 log=boot.log,
                 live=hardware.live(boot.gpus),
-                imports=engine.proof.running(build, boot.pid, log=log.with_suffix(".engine.log")),
+                imports=engine.proof.running(build, boot.pid, found.result()),
             )
-        if why := engine.proof.refusal(build, document["imports"]):
-            document |= {"status": "failed", "reason": why}
-        document["warnings"] += [
-            {"class": "foreign-environment", "message": FOREIGN.format(name), "line": name}
-            for name in sorted(set(foreign) - set(planned["env"]))
-        ]
     except serving.ServerFailed as failure:
-        document = evidence.failed_document(
-            **facts,
+        return evidence.failed_document(
+            **facts(),
             boot=failure.boot,
-            argv=command.words(planned, model, draft=draft),
+            argv=command.words(planned, weights["snapshot"], draft=weights.get("draft")),
             gpus=[],
             reason=session.explained(failure),
             log=failure.log,
         )
-    artifact.write_text(
-        snakemake.output.script, command.script(planned, model, folder, draft=draft)
-    )
-    document["live"] |= {"made": made.since(started)}
-    artifact.write(snakemake.output.server, document)
+    if why := engine.proof.refusal(build, document["imports"]):
+        document |= {"status": "failed", "reason": why}
+    document["warnings"] += [
+        {"class": "foreign-environment", "message": FOREIGN.format(name), "line": name}
+        for name in sorted(set(foreign) - set(planned["env"]))
+    ]
+    return document
 
 
 def too_long(longest, planned, weights):

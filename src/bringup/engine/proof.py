@@ -16,21 +16,49 @@ from bringup.artifact import Document
 from bringup.engine import worker
 
 
-def running(document: Document, pid: int, *, log: Path) -> Document:
+def found(document: Document, *, log: Path) -> Document:
+    """Return what an engine's interpreter imports as ``sglang`` from the engine's path.
+
+    It reads the whole package, so it is best asked while a server loads.
+
+    Args:
+        document: the engine's.
+        log: where what the interpreter prints goes.
+
+    Returns:
+        ``file``, ``tree`` and ``markers`` (those of the patches, each with ``found``).
+
+    Raises:
+        worker.EngineSilentError: the engine's process gave no answer.
+    """
+    markers = [patch["marker"] for patch in document["patches"] if patch["marker"]]
+    answer = worker.ask(document, {"command": "locate", "markers": markers}, log=log)
+    if not answer["ok"]:
+        raise worker.EngineSilentError(
+            f"engine {document['engine']}: it can't be imported any more: {answer['error']}"
+        )
+    return {
+        "file": paths.portable(answer["file"]),
+        "tree": answer["tree"],
+        "markers": [
+            {**marker, "found": is_there}
+            for marker, is_there in zip(markers, answer["markers"], strict=True)
+        ],
+    }
+
+
+def running(document: Document, pid: int, imports: Document) -> Document:
     """Return what the server process ``pid`` imports as ``sglang``.
 
     Args:
         document: the engine's.
         pid: the server's first process, which must be alive.
-        log: where what the interpreter prints goes.
+        imports: what the engine's own interpreter `found`.
 
     Returns:
-        ``python`` and ``pythonpath`` of the process, and ``file``, ``tree`` and ``markers`` (each
-        with ``found``) of the package.  Where the process has another interpreter or path than the
-        engine, nobody knows what it imports: ``file`` and ``tree`` are None, ``markers`` empty.
-
-    Raises:
-        worker.EngineSilentError: the engine's process gave no answer.
+        ``python`` and ``pythonpath`` of the process, and what was ``found``.  Where the process has
+        another interpreter or path than the engine, nobody knows what it imports: ``file`` and
+        ``tree`` are None, ``markers`` empty.
     """
     process = psutil.Process(pid)
     python, path = process.cmdline()[0], process.environ().get("PYTHONPATH") or ""
@@ -40,21 +68,7 @@ def running(document: Document, pid: int, *, log: Path) -> Document:
     }
     if any(started[key] != document[key] for key in started):
         return {**started, "file": None, "tree": None, "markers": []}
-    markers = [patch["marker"] for patch in document["patches"] if patch["marker"]]
-    answer = worker.ask(document, {"command": "locate", "markers": markers}, log=log)
-    if not answer["ok"]:
-        raise worker.EngineSilentError(
-            f"engine {document['engine']}: it can't be imported any more: {answer['error']}"
-        )
-    return {
-        **started,
-        "file": paths.portable(answer["file"]),
-        "tree": answer["tree"],
-        "markers": [
-            {**marker, "found": found}
-            for marker, found in zip(markers, answer["markers"], strict=True)
-        ],
-    }
+    return {**started, **imports}
 
 
 def refusal(document: Document, imports: Document) -> Document | None:

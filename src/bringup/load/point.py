@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -160,6 +161,9 @@ class _Point:
         self._repeats: list[dict[str, Any]] = []
         self._client: records.Client | None = None
         self._idle_power_w: float | None = None
+        aside = ThreadPoolExecutor(1)  # NVML takes a moment to open: while the first are asked
+        self._nvml = aside.submit(telemetry.nvml_reader) if target.gpus else None
+        aside.shutdown(wait=False)
 
     def ask(self, phase: str, *, within_batch: bool = False) -> None:
         """Ask the short probe, alone or inside a full batch."""
@@ -300,7 +304,7 @@ class _Point:
         return run
 
     def _watching(self) -> AbstractContextManager[telemetry.Watch | None]:
-        reader = telemetry.nvml_reader() if self._target.gpus else None
+        reader = self._nvml.result() if self._nvml else None
         return telemetry.watching(self._target.gpus, reader) if reader else nullcontext()
 
     def _waits(self) -> cpu.Waits:
