@@ -2,12 +2,12 @@
 # What one GPU can tell for docs/verified.md, in so many seconds: see docs/offline.md.
 #   bash benchmarks/on_gpu/one.sh OUT SECONDS [PART…]     in the project of an unpacked bundle
 # PARTs, done as they are named: `rows` (forced, side by side; ROWS names them, else order.yaml),
-# `timed`, `overheads`; without any, these three.  Another call goes on where one stopped.  OUT gets
-# what there is, also when the time runs out.
+# `timed`, `overheads`, and `edits` after it; without any, these four.  Another call goes on where one
+# stopped.  OUT gets what there is, also when the time runs out.
 . benchmarks/on_gpu/steps.sh
 parts=("${@:3}")
-test ${#parts[@]} != 0 || parts=(rows timed overheads)
-declare -A takes=([rows]=0 [timed]=195 [overheads]=420) # seconds; rows take what the others leave
+test ${#parts[@]} != 0 || parts=(rows timed overheads edits)
+declare -A takes=([rows]=0 [timed]=195 [overheads]=315 [edits]=165) # seconds; rows take what the others leave
 cp $here/one.yaml config/experiments.yaml
 
 pack() {
@@ -34,29 +34,34 @@ timed() {
   test -f results/report.md || step report 2 python -m bringup.report
 }
 
-# The workflow against the same by hand, then from edits to new reports; in a copy of the project.
+# The workflow against the same by hand; in a copy of the project.
 overheads() {
   test -d ../overheads || cp -a ../project ../overheads
-  cd ../overheads || return
-  export PYTHONPATH="$PWD/src"
-  cp $here/overheads.yaml config/experiments.yaml
-  local report=(snakemake --cores all results/report.md --config study=edits)
-  step base $(($1 + 280)) "${report[@]}" # it also pays for what only a machine's first start costs
+  cp $here/overheads.yaml ../overheads/config/experiments.yaml
   local whole=results/experiments/whole--triton
-  step ready $(($1 + 260)) snakemake --cores all $whole/weights.json
-  step workflow $(($1 + 150)) snakemake --cores all $whole/points/c{1,4,16}.json
-  step by-hand $(($1 + 60)) python $here/by_hand.py results whole--triton by-hand.json \
+  beside base $(($1 + 190)) "${report[@]}" # it also pays for what only a machine's first start costs
+  beside ready $(($1 + 185)) snakemake --cores all $whole/weights.json
+  beside workflow $(($1 + 90)) snakemake --cores all $whole/points/c{1,4,16}.json
+  beside by-hand "$1" python $here/by_hand.py results whole--triton by-hand.json \
     --gpu "$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -1)"
-  cp .snakemake/times.json "$logs/"
-  edited patch "$1" 'engine/bin/python}' 'engine/bin/python, patches: [{file: config/patches/announce.patch}]}'
-  edited level "$1" 'concurrency: [16]}' 'concurrency: [8, 16]}'
+  cp ../overheads/.snakemake/times.json "$logs/"
+}
+
+# From edits to new reports, in the same copy: the patch first, while least has to be measured again.
+edits() {
+  edited patch $(($1 + 95)) 'engine/bin/python}' 'engine/bin/python, patches: [{file: config/patches/announce.patch}]}'
+  edited level $(($1 + 52)) 'concurrency: [16]}' 'concurrency: [8, 16]}'
   edited backend "$1" 'backend: [triton]}' 'backend: [triton, auto]}'
+}
+report=(snakemake --cores all results/report.md --config study=edits)
+beside() { # a step in the copy
+  cd ../overheads || return
+  PYTHONPATH="$PWD/src" step "$@"
   cd ../project || return
-  export PYTHONPATH="$PWD/src"
 }
 edited() { # NAME SECONDS-KEPT-FOR-OTHERS FROM TO (of the line that is marked for it)
-  sed -i "s|${3//[/\\[}  # edited|$4  # edited|" config/experiments.yaml
-  step "$1" "$2" "${report[@]}"
+  sed -i "s|${3//[/\\[}  # edited|$4  # edited|" ../overheads/config/experiments.yaml
+  beside "$1" "$2" "${report[@]}"
 }
 
 step plans 60 snakemake --cores all --keep-going $(python -c "
