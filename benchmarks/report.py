@@ -39,7 +39,7 @@ FLAGS = {
 
 BOUNDS = {
     1000: {"cpu_seconds": 20, "peak_mib": 500, "html_mb": 10},
-    18520: {"cpu_seconds": 60, "peak_mib": 1536, "html_mb": 10},
+    18520: {"cpu_seconds": 120, "peak_mib": 1536, "html_mb": 10},
 }
 """Up to so many experiments: what a report of them may take.  18,520 have 100,008 points."""
 

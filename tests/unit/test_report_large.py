@@ -109,3 +109,13 @@ def test_many_levels_leave_room_for_fewer_experiments(results, monkeypatch):
     assert len(page.of(whole).report["experiments"]) == 5
     monkeypatch.setattr(page, "MOST_POINTS", 2 * 24)
     assert page.of(whole).report is whole
+
+
+def test_pictures_are_of_the_first_studies(tmp_path, monkeypatch):
+    run = study.write(tmp_path)
+    monkeypatch.setattr(page, "MOST_DRAWN", 1)
+    report.build(experiments=run.experiments, documents=run.documents, output=run.folder)
+    drawn = {path.name.partition(".")[0] for path in (tmp_path / "plots").iterdir()}
+    assert drawn == {"dsv4-flash"}
+    for name in ("report.md", "report.html"):
+        assert "pictures of the first 1 of 2 studies" in (tmp_path / name).read_text()

@@ -16,7 +16,6 @@ from pathlib import Path
 from bringup import artifact
 from bringup.artifact import Document
 from bringup.report import compose, history, page, plots, points, render, text
-from bringup.report.cases import by_study
 from bringup.report.documents import Artefacts
 
 __all__ = ["build", "document"]
@@ -80,8 +79,7 @@ def _write(report: Document, output: Path) -> None:
     """Write the report in all its forms."""
     shown = page.of(report)
     pictures = {
-        name: plots.draw(name, text.slug(name), members)
-        for name, members in by_study(shown.report["experiments"]).items()
+        name: plots.draw(name, text.slug(name), members) for name, members in shown.drawn.items()
     }
     shutil.rmtree(output / "plots", ignore_errors=True)  # of studies that are gone
     for picture in (each for drawn in pictures.values() for each in drawn):

@@ -9,9 +9,13 @@ from itertools import islice, zip_longest
 
 from bringup import artifact
 from bringup.artifact import Document
+from bringup.report.cases import by_study
 
 MOST_EXPERIMENTS, MOST_POINTS = 1000, 6000
 """Of which a page shows tables and sections: with six levels each, 7 MB of HTML."""
+
+MOST_DRAWN = 20
+"""Studies with pictures: a fifth of a second and 20 kB for each picture."""
 
 MOST_ROWS = 1000
 """Rows of a table of reasons, warnings or changes."""
@@ -29,22 +33,40 @@ class Page:
     everything: Sequence[Document]
 
     @property
+    def drawn(self) -> dict[str, list[Document]]:
+        """Return the studies that have pictures, each with its experiments."""
+        return dict(islice(by_study(self.report["experiments"]).items(), MOST_DRAWN))
+
+    @property
     def shown(self) -> frozenset[str]:
         """Return the names of the experiments that have a section, to link to."""
         return frozenset(row["name"] for row in self.report["experiments"])
 
 
 def of(report: Document) -> Page:
-    """Return the page of a report.
+    """Return the page of a report, with a notice of what it leaves out."""
+    shown = _bounded(report)
+    if len(shown["studies"]) > MOST_DRAWN:
+        notice = artifact.reason(
+            "not-all",
+            f"there are pictures of the first {MOST_DRAWN} of {len(shown['studies']):,} studies",
+            hint="name studies in the config: experiments with the same one share their pictures",
+        )
+        shown = shown | {"notices": [*shown["notices"], notice]}
+    return Page(shown, report["experiments"])
 
-    Where it holds too much, studies take turns: each gives its experiments that rank highest at
-    some level, in turn with those that take part in no ranking, of which each reason comes first.
+
+def _bounded(report: Document) -> Document:
+    """Return the report with as many experiments as a page can hold.
+
+    Where there are more, studies take turns: each gives its experiments that rank highest at some
+    level, in turn with those that take part in no ranking, of which each reason comes first.
     """
     levels = {level for study in report["studies"] for level in study["concurrencies"]}
     most = min(MOST_EXPERIMENTS, MOST_POINTS // max(1, len(levels)))
     everything: list[Document] = report["experiments"]
     if len(everything) <= most:
-        return Page(report, everything)
+        return report
     rows = {row["name"]: row for row in everything}
     chosen = set(islice(_in_turn(_foremost(study, rows) for study in report["studies"]), most))
     studies = [
@@ -60,12 +82,11 @@ def of(report: Document) -> Page:
         hint="see points.csv, points.jsonl and report.json, which hold all, or narrow the run to "
         "a study: --config study=NAME",
     )
-    bounded = {
+    return report | {
         "notices": [*report["notices"], notice],
         "studies": studies,
         "experiments": [row for row in everything if row["name"] in chosen],
     }
-    return Page(report | bounded, everything)
 
 
 def _foremost(study: Document, rows: dict[str, Document]) -> Iterator[str]:

@@ -129,7 +129,7 @@ def _context(page: Page, pictures: Pictures) -> dict[str, Any]:
         "report": report,
         "everything": page.everything,
         "shown": page.shown,
-        "pictures": pictures,
+        "pictures": {study["name"]: pictures.get(study["name"], ()) for study in report["studies"]},
         "members": by_study(report["experiments"]),
         "views": views,
         "TONES": tables.TONES,
