@@ -19,7 +19,7 @@ from bringup import evidence
 PROJECT = Path(__file__).parents[2]
 ON_GPU, DOCS = PROJECT / "benchmarks/on_gpu", PROJECT / "docs"
 RECORDED = Path(__file__).with_name("fixtures") / "on_gpu"
-RUNS = [RECORDED / "one", RECORDED / "two", RECORDED / "three"]
+RUNS = [RECORDED / "one", RECORDED / "two", RECORDED / "three", RECORDED / "four"]
 """What the runs brought back, the oldest first."""
 
 
@@ -189,12 +189,13 @@ def test_one_experts_corrupted_scale_is_at_the_limit_of_what_divergence_shows(to
         assert (row["by_divergence"], row["by_questions"]) == (seen, False)
 
 
-def test_rows_of_the_second_run_on_one_gpu(told):
+def test_rows_of_the_later_runs_on_one_gpu(told):
     rows = {row["row"].removeprefix("rows-"): row for row in told["rows"] if not row["corrupted"]}
     used = {
         name: (rows[name]["used"]["experts"], rows[name]["verdicts"]["experts"])
         for name in (
             "bf16--marlin",
+            "bf16--triton_kernel",
             "fp8-gemm--deep_gemm--triton",
             "int4--triton",
             "int4--deep_gemm",
@@ -202,6 +203,7 @@ def test_rows_of_the_second_run_on_one_gpu(told):
     }
     assert used == {
         "bf16--marlin": ("triton", "fell-back"),
+        "bf16--triton_kernel": ("triton_kernel", "confirmed"),
         "fp8-gemm--deep_gemm--triton": ("triton", "confirmed"),
         "int4--triton": ("triton", "confirmed"),
         "int4--deep_gemm": ("marlin", "fell-back"),
@@ -215,9 +217,9 @@ def test_rows_of_the_second_run_on_one_gpu(told):
 
 
 def test_what_the_workflow_added_in_the_recorded_run(told):
-    """98.878 s and 87.643 s by steps.txt; loads of 32.3 s and 29.77 s."""
-    assert told["overhead"]["ratio"] == round(98.878 / 87.643, 3)
-    assert told["overhead"]["ratio_of_same_load"] == round((98.878 - 32.3 + 29.77) / 87.643, 3)
+    """178.806 s and 170.472 s by steps.txt; loads of 24.3 s and 23.65 s."""
+    assert told["overhead"]["ratio"] == round(178.806 / 170.472, 3) <= 1.05
+    assert told["overhead"]["ratio_of_same_load"] == round((178.806 - 24.3 + 23.65) / 170.472, 3)
     for side in ("workflow_s", "by_hand_s"):
         parts = sum(each[side] or 0 for each in told["overhead"]["parts"])
         assert parts == pytest.approx(told["overhead"][side], abs=0.01)
