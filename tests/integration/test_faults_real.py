@@ -143,10 +143,13 @@ class Project(Copy):
 def project(
     real_engine: artifact.Document, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Project]:
-    """The project, with a folder for running processes of its own."""
+    """The project, with a folder for running processes of its own.
+
+    It lies elsewhere: what another project runs there is not left of this one.
+    """
     home = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRINGUP_RUN", str(home / "run"))
+        patch.setenv("BRINGUP_RUN", str(tmp_path_factory.mktemp("run")))
         yield Project(home, real_engine)
         for each, _ in Home.all_live():
             each.stop()
